@@ -4,17 +4,16 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
+import baton.cli.Ledgers.Case;
 import baton.testkit.Await;
 import java.io.IOException;
 import java.net.URI;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
-import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.CountDownLatch;
@@ -22,6 +21,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.LockSupport;
@@ -37,18 +37,18 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * A router, two prefill and two decode instances in processes of their own, under load, while instances are killed, stopped, restarted,
- * drained, added, removed and partitioned from the router. Every request ends in its right answer or in an error that says what
- * happened; a stream that has begun ends in its right answer; none is answered twice or with another's answer, and no block is in use afterwards.
+ * drained, added, removed, partitioned from the router and change their roles; prompts are split where requests wait. Every request ends
+ * in its right answer or in an error that says what happened; a stream that has begun ends in its right answer; none is answered twice or
+ * with another's answer, and no block is in use afterwards.
  *
  * <p>{@code -Dtests.chaos_seconds} is how long, {@code -Dtests.seed=N} for other faults.
  */
 @Tag("thorough")
 class ChaosTest {
-    private static final long SECONDS = Long.getLong("tests.chaos_seconds", 120);
+    private static final long SECONDS = Long.getLong("tests.chaos_seconds", 40);
     private static final long SEED = Long.getLong("tests.seed", 7);
     private static final int CLIENTS = 8;
-    private static final int PROMPTS = 12;
-    private static final int MAX_TOKENS = 12;
+    private static final int MAX_TOKENS = 16;
     private static final String KEY = "operator";
     private static final String BROKEN_STREAM = "stream ended by an error";
     /** Of one request: far more than all that the router and the instances wait for. */
@@ -57,7 +57,11 @@ class ChaosTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    private static final List<Asked> ASKED = new ArrayList<>();
+    /** With answers that are all different, which shows one that went to another request. */
+    private static final List<Case> ASKED = Ledgers.clear().stream()
+            .filter(each -> each.prompt().length > 40 && each.prompt().length < 1000)
+            .toList();
+
     private static final List<Member> MEMBERS = new ArrayList<>();
 
     @SuppressWarnings("NullAway.Init")
@@ -65,8 +69,6 @@ class ChaosTest {
 
     private final Map<String, LongAdder> outcomes = new ConcurrentSkipListMap<>();
     private final AtomicInteger ids = new AtomicInteger();
-
-    private record Asked(int[] prompt, int[] answer) {}
 
     /** An instance, and the link over which the router reaches it. */
     private record Member(String role, Instance instance, PartitionedLink link) {}
@@ -79,28 +81,26 @@ class ChaosTest {
         REMOVED,
         ADDED,
         PARTITIONED,
-        CONNECTIONS_RESET
+        CONNECTIONS_RESET,
+        ROLE_CHANGED
     }
 
     @BeforeAll
     static void start() throws Exception {
-        Instance alone = INSTANCES.serve("alone", "--dtype", "float32");
-        Set<String> answers = new HashSet<>();
-        for (int i = 0; ASKED.size() < PROMPTS; i++) {
-            int[] prompt = Ledgers.prompt(40 + 83 * (i % PROMPTS), 10 + i);
-            int[] answer = alone.complete(prompt, MAX_TOKENS).tokenIds();
-            // Answers that are all different show one that went to another request.
-            if (answer.length > 1 && answers.add(Arrays.toString(answer))) {
-                ASKED.add(new Asked(prompt, answer));
-            }
+        List<String> roles = List.of("prefill", "decode", "prefill", "decode");
+        List<Instance> instances = new ArrayList<>();
+        for (String role : roles) {
+            instances.add(instance(role + "-" + instances.size()));
         }
-        alone.kill();
-        for (String role : List.of("prefill", "decode", "prefill", "decode")) {
-            MEMBERS.add(member(role, role + "-" + MEMBERS.size()));
+        for (int i = 0; i < roles.size(); i++) {
+            Instance instance = instances.get(i);
+            MEMBERS.add(new Member(roles.get(i), instance, new PartitionedLink(instance.url())));
         }
         List<String> options = new ArrayList<>(List.of(
                 "--flow",
-                "kv_transfer_params",
+                "auto",
+                "--split-prompts",
+                "auto",
                 "--policy",
                 "least_loaded",
                 "--prefill-fallback",
@@ -119,17 +119,15 @@ class ChaosTest {
         }
     }
 
-    private static Member member(String role, String name) throws IOException, InterruptedException {
-        String kvRole = role.equals("prefill") ? "kv_producer" : "kv_consumer";
-        Instance instance = INSTANCES.serveBlocks(
+    private static Instance instance(String name) throws IOException {
+        return INSTANCES.serveBlocks(
                 name,
                 "NixlConnector",
-                kvRole,
+                "kv_both",
                 "--kv-transfer-config.kv_connector_extra_config.kv_lease_duration",
                 "4",
                 "--kv-transfer-config.kv_connector_extra_config.handshake_timeout",
                 "2");
-        return new Member(role, instance, new PartitionedLink(instance.url()));
     }
 
     @Test
@@ -155,7 +153,7 @@ class ChaosTest {
                     Fault fault = Fault.values()[random.nextInt(Fault.values().length)];
                     inject(fault, MEMBERS.get(random.nextInt(MEMBERS.size())), random);
                     injected.merge(fault, 1, Integer::sum);
-                    pause(random, 2000);
+                    pause(random, 1000);
                 }
             } finally {
                 over.countDown();
@@ -166,7 +164,7 @@ class ChaosTest {
         }
         System.out.printf("ChaosTest: faults %s; requests %s (-Dtests.seed=%d)%n", injected, outcomes, SEED);
         Await.until(LATEST, () -> "not all instances are up again", ChaosTest::allAreUp);
-        for (Asked each : ASKED) {
+        for (Case each : ASKED) {
             assertThat(askOnce(each, false)).isEqualTo("right");
             assertThat(askOnce(each, true)).isEqualTo("right");
         }
@@ -182,16 +180,22 @@ class ChaosTest {
                 && router.metric("baton:router_instances_up", "") == MEMBERS.size();
     }
 
-    private void ask(Asked asked, boolean stream) throws Exception {
+    private void ask(Case asked, boolean stream) throws Exception {
         outcomes.computeIfAbsent(askOnce(asked, stream), _ -> new LongAdder()).increment();
     }
 
     /** How it ended: {@code right}, or with which error; fails if it is neither. */
-    private String askOnce(Asked asked, boolean stream) throws Exception {
+    private String askOnce(Case asked, boolean stream) throws Exception {
         String id = "chaos-" + ids.incrementAndGet();
-        ObjectNode body = Instances.greedy(asked.prompt, MAX_TOKENS).put("stream", stream);
-        Reply reply = Reply.of(router.postAndGoOn("/v1/completions", body, "X-Request-Id", id)
-                .get(LATEST.toSeconds(), TimeUnit.SECONDS));
+        ObjectNode body = Instances.greedy(asked.prompt(), MAX_TOKENS).put("stream", stream);
+        Reply reply;
+        try {
+            reply = Reply.of(router.postAndGoOn("/v1/completions", body, "X-Request-Id", id)
+                    .get(LATEST.toSeconds(), TimeUnit.SECONDS));
+        } catch (TimeoutException e) {
+            throw new AssertionError(
+                    router.get("/v1/requests/" + id + "/explain").body(), e);
+        }
         assertThat(reply.response().headers().firstValue("X-Request-Id")).as(id).contains(id);
         if (reply.status() != 200) {
             assertThat(reply.status()).as("%s: %s", id, reply.body()).isIn(502, 503, 504);
@@ -199,13 +203,13 @@ class ChaosTest {
             return "error %d: %s".formatted(reply.status(), reply.error().replaceAll("http://[\\d.:]+", "URL"));
         }
         if (!stream) {
-            assertThat(reply.tokenIds()).as(id).isEqualTo(asked.answer);
+            assertThat(reply.tokenIds()).as(id).isEqualTo(asked.answer());
             return "right";
         }
         return streamed(id, asked, reply.body());
     }
 
-    private static String streamed(String id, Asked asked, String body) {
+    private static String streamed(String id, Case asked, String body) {
         List<String> events = Arrays.stream(body.split("\n\n", -1))
                 .filter(event -> event.startsWith("data: "))
                 .map(event -> event.substring("data: ".length()))
@@ -222,13 +226,13 @@ class ChaosTest {
                         Instances.ints(event.path("choices").path(0).path("token_ids"))))
                 .toArray();
         if (done) {
-            assertThat(tokens).as("%s: %s", id, body).isEqualTo(asked.answer);
+            assertThat(tokens).as("%s: %s", id, body).isEqualTo(asked.answer());
             return "right";
         }
         assertThat(parsed.getLast().path("error").path("message").asString(""))
                 .as("error of %s: %s", id, body)
                 .isNotBlank();
-        assertThat(tokens).as("before the error of %s", id).isEqualTo(Arrays.copyOf(asked.answer, tokens.length));
+        assertThat(tokens).as("before the error of %s", id).isEqualTo(Arrays.copyOf(asked.answer(), tokens.length));
         return BROKEN_STREAM;
     }
 
@@ -280,6 +284,11 @@ class ChaosTest {
                 }
             }
             case CONNECTIONS_RESET -> member.link.reset();
+            case ROLE_CHANGED -> {
+                operate("role", member.role.equals("prefill") ? "decode" : "prefill", url);
+                pause(random, 3000);
+                operate("role", member.role, url);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.RejectedExecutionException;
 
 /**
  * A TCP relay in front of a server, which plays a network that fails: while it is partitioned, connections are open and no byte
@@ -73,7 +74,7 @@ final class PartitionedLink implements AutoCloseable {
                 Socket client = door.accept();
                 sockets.add(client);
                 threads.execute(() -> relay(client));
-            } catch (IOException _) {
+            } catch (IOException | RejectedExecutionException _) {
                 // Closed, or the client is gone already.
             }
         }
@@ -87,7 +88,7 @@ final class PartitionedLink implements AutoCloseable {
             server.connect(new InetSocketAddress(target.getHost(), target.getPort()), CONNECT_MILLIS);
             threads.execute(() -> copy(server, client));
             copy(client, server);
-        } catch (IOException | InterruptedException _) {
+        } catch (IOException | InterruptedException | RejectedExecutionException _) {
             end(server);
             end(client);
         }
@@ -122,5 +123,7 @@ final class PartitionedLink implements AutoCloseable {
         door.close();
         heal();
         threads.shutdownNow();
+        // Of connections that came meanwhile.
+        reset();
     }
 }
