@@ -197,7 +197,7 @@ class EndingsTest {
     @ParameterizedTest
     @EnumSource
     void noBlocksAreInUseAfterTheLastOfManyRequests(Connector connector) throws Exception {
-        live(connector, Integer.getInteger("tests.endings", 100));
+        live(connector, Integer.getInteger("tests.endings", 40));
     }
 
     private void live(Connector connector, int requests) throws Exception {

@@ -24,9 +24,9 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** A process that is killed while it writes. {@code -Dtests.file_kills=100} for more than a few times. */
+/** A process that is killed while it writes. {@code -Dtests.file_kills=100} for more than one. */
 class FileStoreKillTest {
-    private static final int KILLS = Integer.getInteger("tests.file_kills", 3);
+    private static final int KILLS = Integer.getInteger("tests.file_kills", 1);
     private static final int KEYS = 48;
 
     /** 2.5 MB each: several pieces. */

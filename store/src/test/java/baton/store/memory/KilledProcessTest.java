@@ -27,7 +27,7 @@ class KilledProcessTest {
     private static final int SLOTS = 64;
     private static final int KEYS = 200;
     /** More with {@code -Dtests.kills}. */
-    private static final int KILLS = Integer.getInteger("tests.kills", 3);
+    private static final int KILLS = Integer.getInteger("tests.kills", 1);
 
     @TempDir
     private Path directory;
