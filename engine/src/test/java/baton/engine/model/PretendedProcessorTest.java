@@ -32,6 +32,17 @@ class PretendedProcessorTest {
     }
 
     @Test
+    void avx2IsNoCapOnAProcessorWithoutAvx512() {
+        Map<String, String> haswell = Map.of("ATEN_CPU_CAPABILITY", "avx2");
+        assertThat(PretendedProcessor.isItself(haswell, processor("avx2", "fma")))
+                .isTrue();
+        assertThat(PretendedProcessor.isItself(haswell, processor("avx2", "fma", "avx512f")))
+                .isFalse();
+        assertThat(PretendedProcessor.isItself(Map.of(), processor("avx2", "fma")))
+                .isFalse();
+    }
+
+    @Test
     void nothingIsMissingWithoutVariables() {
         assertThat(PretendedProcessor.missing(Map.of("PATH", "/bin"), processor()))
                 .isEmpty();
