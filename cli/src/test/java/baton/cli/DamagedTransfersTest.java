@@ -25,6 +25,7 @@ import org.junit.jupiter.params.provider.EnumSource;
  * and repeats bytes: tokens and log probabilities are those of one instance alone, in the request whose transfer was damaged and in later
  * ones that find its blocks in a cache. {@code -Dtests.damaged=N} is for N damages of each way, {@code -Dtests.seed=N} for others.
  */
+@Tag("thorough")
 class DamagedTransfersTest {
     private static final int DAMAGED = Integer.getInteger("tests.damaged", 3);
     private static final long SEED = Long.getLong("tests.seed", 3);
@@ -45,13 +46,6 @@ class DamagedTransfersTest {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
     }
 
-    @ParameterizedTest
-    @EnumSource(names = {"P2P_PUT_ASYNC", "PYNCCL"})
-    void noDamagedByteOfAPipeIsUsed(Way way) throws Exception {
-        noDamagedByteIsUsed(way);
-    }
-
-    @Tag("thorough")
     @ParameterizedTest
     @EnumSource
     void noDamagedByteIsUsed(Way way) throws Exception {
