@@ -32,7 +32,6 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
-import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
@@ -40,7 +39,6 @@ import org.junit.jupiter.params.provider.MethodSource;
  * The commands of the pages for users do what they are there for. Those of one section run together, as a reader would type them: what
  * serves goes on, what ends must end well. Then a router hands a prompt over, and an instance alone answers.
  */
-@Isolated("takes addresses of 127.0.0.0/8 and ports that pages name no numbers for")
 class DocsCommandsTest {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
 

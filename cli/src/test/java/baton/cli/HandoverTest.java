@@ -49,11 +49,11 @@ class HandoverTest {
     @BeforeAll
     static void start() throws Exception {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
-        Pair whole = pair("whole", 16, List.of());
+        Pair whole = pair("whole", 16, List.of(), List.of());
         // Not a multiple of the block: chunks end inside blocks.
-        Pair chunked = pair("chunked", 32, List.of("--max-num-batched-tokens", "136", "--max-num-seqs", "16"));
-        Pair ranks = pair("ranks", 16, List.of("-tp", "2"), List.of("-tp", "2", "-pp", "2"));
-        DEPLOYMENTS.addAll(List.of(whole.routed(), chunked.routed(), ranks.routed()));
+        List<String> chunks = List.of("--max-num-batched-tokens", "136", "--max-num-seqs", "16", "-tp", "2");
+        Pair ranks = pair("chunks and ranks", 32, chunks, with(chunks, "-pp", "2"));
+        DEPLOYMENTS.addAll(List.of(whole.routed(), ranks.routed()));
     }
 
     private record Pair(String name, int blockSize, Instance prefill, Instance decode) {
@@ -61,10 +61,6 @@ class HandoverTest {
             Instance router = INSTANCES.route(name + "-router", List.of(prefill), List.of(decode));
             return new Deployment(name, blockSize, prefill, decode, router);
         }
-    }
-
-    private static Pair pair(String name, int blockSize, List<String> more) throws Exception {
-        return pair(name, blockSize, more, more);
     }
 
     private static Pair pair(String name, int blockSize, List<String> prefill, List<String> decode) throws Exception {
@@ -77,9 +73,12 @@ class HandoverTest {
     }
 
     private static String[] options(int blockSize, List<String> more) {
-        return Stream.concat(
-                        Stream.of("--dtype", "float32", "--block-size", Integer.toString(blockSize)), more.stream())
+        return with(more, "--dtype", "float32", "--block-size", Integer.toString(blockSize))
                 .toArray(String[]::new);
+    }
+
+    private static List<String> with(List<String> options, String... more) {
+        return Stream.concat(options.stream(), Stream.of(more)).toList();
     }
 
     static Stream<Arguments> lengths() {

@@ -21,7 +21,7 @@ import org.junit.jupiter.api.Test;
 
 /** Masks beside a recognizer that goes by the definition of each expression, with random grammars and vocabularies. */
 class TokenMatcherTest {
-    private static final int GRAMMARS = Integer.getInteger("tests.grammars", 40);
+    private static final int GRAMMARS = Integer.getInteger("tests.grammars", 16);
     private static final int END = 0;
     private static final byte[] BYTES = "ab\u00e8\u00e9".getBytes(StandardCharsets.UTF_8);
 

@@ -30,8 +30,8 @@ import tools.jackson.databind.json.JsonMapper;
 /** Random walks through the grammars of random schemas, with another validator as the judge. */
 class RandomSchemasTest {
     private static final long SEED = Long.getLong("tests.seed", System.nanoTime());
-    private static final int SCHEMAS = Integer.getInteger("tests.schemas", 400);
-    private static final int HOSTILE = 1_000;
+    private static final int SCHEMAS = Integer.getInteger("tests.schemas", 200);
+    private static final int HOSTILE = 500;
     private static final int WALKS = 5;
     private static final int LONG = 200;
     private static final int LONGEST = 5_000;
