@@ -175,6 +175,27 @@ class WrittenBlocksTest {
         assertThat(net.permits(decodeRuntime)).isZero();
     }
 
+    private void allBlocksAreBackAndNothingIsRejected() {
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    /** Of 9 tokens, sent to the decode instance before the prefill instance has answered. */
+    private Running atOnce(String id) {
+        return decode.admit(atDecode(id, 9).withKvTransferParams(whereToLook(1)), 0);
+    }
+
+    /** The same, once the prefill instance knows where to push. */
+    private Running registered(String id) {
+        Running running = atOnce(id);
+        steps(2);
+        return running;
+    }
+
+    private Running prefilling(String id) {
+        return prefill.admit(atPrefill(id, 9), 0);
+    }
+
     @ParameterizedTest
     @ValueSource(ints = {1, 4, 5, 9, 32})
     void namedBlocksArePulledOrPushedByTheDecodeInstancesConnector(int length) {
@@ -231,8 +252,7 @@ class WrittenBlocksTest {
         loads(running);
         assertThat(prefill.end(first, RequestEnd.LENGTH)).isPresent();
         completes(running, length - 1);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
@@ -241,26 +261,25 @@ class WrittenBlocksTest {
         List<Running> asked = new ArrayList<>();
         prefill.afterEachLayer(layer -> {
             if (layer == 0) {
-                asked.add(decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0));
+                asked.add(atOnce("r"));
                 step(decode);
                 step(decode);
             }
         });
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running first = prefilling("r");
         measured.addAll(prefill.step(new Share(first, 9)).measurements());
         // The first two layers together, and the last.
         assertThat(measured.stream().filter(each -> each.name().equals("vllm:nixl_xfer_time")))
                 .hasSize(2);
         prefill.end(first, RequestEnd.LENGTH);
         completes(asked.getFirst(), 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     /** The ids of all requests have in common what is not random. */
     @Test
     void aReferenceThatNamesBlocksNeverGetsThoseOfAnotherRequestPushed() {
-        Running pulled = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        Running pulled = prefilling("cmpl-r-0-deadbeef");
         prefill.step(new Share(pulled, 9));
         JsonFields named = prefill.end(pulled, RequestEnd.LENGTH).orElseThrow();
         Running other = prefill.admit(
@@ -280,15 +299,14 @@ class WrittenBlocksTest {
         assertThat(pulled.isFreed()).isFalse();
         assertThat(other.isFreed()).isTrue();
         completes(decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(named), 0), 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
     @Test
     void ofSeveralSamplesOneIsPushed() {
-        Running one = decode.admit(atDecode("cmpl-r-0-0badcafe-0", 9).withKvTransferParams(whereToLook(1)), 0);
-        Running two = decode.admit(atDecode("cmpl-r-0-0badcafe-1", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running one = atOnce("cmpl-r-0-0badcafe-0");
+        Running two = atOnce("cmpl-r-0-0badcafe-1");
         assertThat(one.isLoading()).isTrue();
         assertThat(two.isLoading()).isFalse();
         steps(2);
@@ -330,8 +348,7 @@ class WrittenBlocksTest {
         assertThat(next.computedTokens()).isEqualTo(24);
         assertThat(decode.holds(next, 0, 24)).isTrue();
         decode.end(next, RequestEnd.ABORTED);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
@@ -358,8 +375,7 @@ class WrittenBlocksTest {
     @Test
     void aVllmPeerGetsOnlyNotificationsThatVllmKnows() {
         net.vllmAnswers(true);
-        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("cmpl-r-0-0badcafe");
         decode.end(running, RequestEnd.ABORTED);
         steps(2);
         ticker.advance(Duration.ofSeconds(31));
@@ -382,17 +398,13 @@ class WrittenBlocksTest {
     void blocksArePushedBetweenVllmAndBaton(String id, String sample, boolean registeredFirst) {
         net.withoutPermits();
         net.vllmAnswers(true);
-        Optional<Running> early = registeredFirst
-                ? Optional.of(
-                        decode.admit(atDecode(id + "-0badcafe" + sample, 9).withKvTransferParams(whereToLook(1)), 0))
-                : Optional.empty();
+        Optional<Running> early = registeredFirst ? Optional.of(atOnce(id + "-0badcafe" + sample)) : Optional.empty();
         steps(2);
-        Running first = prefill.admit(atPrefill(id + "-deadbeef", 9), 0);
+        Running first = prefilling(id + "-deadbeef");
         prefill.step(new Share(first, 9));
         prefill.end(first, RequestEnd.LENGTH);
         step(prefill);
-        Running running = early.orElseGet(
-                () -> decode.admit(atDecode(id + "-0badcafe" + sample, 9).withKvTransferParams(whereToLook(1)), 0));
+        Running running = early.orElseGet(() -> atOnce(id + "-0badcafe" + sample));
         completes(running, 8);
         // vLLM's decode instance does not say that it has the blocks.
         allBlocksAreBack();
@@ -411,7 +423,7 @@ class WrittenBlocksTest {
     void aPushFromVllmThatNeverComesEndsAtTheTimeLimitsOfBothSides() {
         net.withoutPermits();
         net.vllmAnswers(true);
-        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running running = atOnce("cmpl-r-0-0badcafe");
         for (int i = 0; running.isLoading() && i < 40; i++) {
             ticker.advance(Duration.ofSeconds(60));
             steps(1);
@@ -425,10 +437,10 @@ class WrittenBlocksTest {
     /** It stays where it was written to, though the other one's reader has no need. */
     @Test
     void aRefusedSampleLeavesTheOtherSampleItsPush() {
-        Running one = decode.admit(atDecode("cmpl-r-0-0badcafe-0", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running one = atOnce("cmpl-r-0-0badcafe-0");
         decode.scheduler().onRefused("cmpl-r-0-0badcafe-1", whereToLook(1));
         steps(2);
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        Running first = prefilling("cmpl-r-0-deadbeef");
         net.hold(true);
         prefill.step(new Share(first, 9));
         prefill.end(first, RequestEnd.LENGTH);
@@ -443,22 +455,22 @@ class WrittenBlocksTest {
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
     void aPushRegisteredAfterTheLeaseEndedFails(boolean aborted) {
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        Running first = prefilling("cmpl-r-0-deadbeef");
         prefill.step(new Share(first, 9));
         prefill.end(first, aborted ? RequestEnd.ABORTED : RequestEnd.LENGTH);
         step(prefill);
         ticker.advance(Duration.ofSeconds(31));
         step(prefill);
         assertThat(first.isFreed()).isTrue();
-        completes(decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0), 0);
+        completes(atOnce("cmpl-r-0-0badcafe"), 0);
         // The next attempt is another matter, and so are others.
-        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
-        Running other = decode.admit(atDecode("cmpl-s-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running again = atOnce("cmpl-r-0-fadedcab");
+        Running other = atOnce("cmpl-s-0-fadedcab");
         steps(4);
         assertThat(again.isLoading()).isTrue();
         assertThat(other.isLoading()).isTrue();
         for (String id : List.of("cmpl-s-0-deadbeef", "cmpl-r-0-fadedace")) {
-            Running second = prefill.admit(atPrefill(id, 9), 0);
+            Running second = prefilling(id);
             prefill.step(new Share(second, 9));
             prefill.end(second, RequestEnd.LENGTH);
         }
@@ -521,8 +533,7 @@ class WrittenBlocksTest {
     /** Both are about the same instance, and so over the same connection. */
     @Test
     void aHandshakeThatFailsHalfwayEndsNoOtherLoad() {
-        Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r-1");
         ticker.advance(Duration.ofMillis(1));
         Running misled = decode.admit(atDecode("r-2", 9).withKvTransferParams(whereToLook(2)), 0);
         completes(misled, 0);
@@ -534,9 +545,8 @@ class WrittenBlocksTest {
 
     @Test
     void anAbortEndsThePushAtOnceAndALateWriteChangesNothing() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         net.hold(true);
         prefill.step(new Share(first, 9));
         prefill.end(first, RequestEnd.LENGTH);
@@ -562,8 +572,7 @@ class WrittenBlocksTest {
     /** It has the blocks, and what was told to be done with them comes once more. */
     @Test
     void aWriteThatComesAgainChangesNothing() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         prefills("r");
         loads(running);
         assertThat(decode.holds(running, 0, 8)).isTrue();
@@ -578,9 +587,8 @@ class WrittenBlocksTest {
     @Test
     void withoutPermitsAnAbortEndsThePushBeforeTheBlocksAreFreed() {
         net.withoutPermits();
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         net.hold(true);
         prefill.step(new Share(first, 9));
         prefill.end(first, RequestEnd.LENGTH);
@@ -596,8 +604,7 @@ class WrittenBlocksTest {
     @Test
     void withoutPermitsAPushThatIsNeverAnsweredEndsInTime() {
         net.withoutPermits();
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         net.loseMessages(true);
         decode.end(running, RequestEnd.ABORTED);
         step(decode);
@@ -610,8 +617,7 @@ class WrittenBlocksTest {
 
     @Test
     void aLostEndOfAPushIsRepeatedAfterReRegistration() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         net.loseMessages(true);
         prefills("r");
         steps(2);
@@ -619,15 +625,13 @@ class WrittenBlocksTest {
         assertThat(running.isLoading()).isTrue();
         ticker.advance(Duration.ofSeconds(6));
         completes(running, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
     void aLostFailureOfAPushIsRepeatedAfterReRegistration() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         prefill.step(new Share(first, 4));
         net.loseMessages(true);
         prefill.end(first, RequestEnd.ABORTED);
@@ -640,7 +644,7 @@ class WrittenBlocksTest {
 
     @Test
     void aHandshakeThatFailsIsMadeAgain() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running running = atOnce("r");
         step(decode);
         step(decode);
         net.sideChannelsDown(true);
@@ -650,14 +654,12 @@ class WrittenBlocksTest {
         net.sideChannelsDown(false);
         ticker.advance(Duration.ofSeconds(6));
         completes(running, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
     void aPushOfARefusedPrefillRequestFails() {
-        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("cmpl-r-0-0badcafe");
         prefill.scheduler().onRefused("cmpl-r-0-deadbeef", KEEP);
         completes(running, 0);
         allBlocksAreBack();
@@ -666,8 +668,7 @@ class WrittenBlocksTest {
     @Test
     void withoutPermitsNoBlockIsFreedUntilThePushHasEnded() {
         net.withoutPermits();
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         decode.end(running, RequestEnd.ABORTED);
         step(decode);
         ticker.advance(Duration.ofSeconds(100));
@@ -679,9 +680,8 @@ class WrittenBlocksTest {
     /** The prefill instance goes on writing, over its own connection. */
     @Test
     void aPushWhoseConnectionBreaksIsOverAndTheNextOneSucceeds() {
-        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        Running running = registered("cmpl-r-0-0badcafe");
+        Running first = prefilling("cmpl-r-0-deadbeef");
         prefill.step(new Share(first, 4));
         net.disconnect(decodeRuntime, prefillRuntime);
         ticker.advance(Duration.ofMillis(1));
@@ -691,25 +691,22 @@ class WrittenBlocksTest {
         decode.end(running, RequestEnd.ABORTED);
         decode.cache().host().fill((byte) 0x55);
         // The same again; the prefill instance does not know that the first has ended.
-        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running again = atOnce("cmpl-r-0-fadedcab");
         prefill.step(new Share(first, 5));
         assertThat(isUntouched()).isTrue();
         prefill.end(first, RequestEnd.LENGTH);
         completes(again, 8);
-        Running other = decode.admit(atDecode("cmpl-s-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running other = registered("cmpl-s-0-0badcafe");
         prefills("cmpl-s-0-deadbeef");
         completes(other, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @ParameterizedTest
     @ValueSource(ints = {0, 4, 9})
     void aPrefillInstanceWhoseConnectionBreaksPushesOverTheNextOne(int before) {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         if (before > 0) {
             net.hold(true);
             prefill.step(new Share(first, before));
@@ -722,16 +719,14 @@ class WrittenBlocksTest {
         }
         prefill.end(first, RequestEnd.LENGTH);
         completes(running, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     /** What was good when it was digested is not when it has been written again. */
     @Test
     void checksumsOfBlocksThatArePushedTwiceAreComputedAgain() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         prefill.step(new Share(first, 8));
         step(decode);
         net.disconnect(prefillRuntime, decodeRuntime);
@@ -750,9 +745,8 @@ class WrittenBlocksTest {
     /** As by a write that ends with its permit, in the middle. */
     @Test
     void checksumsAreComputedAgainAfterAWriteWithoutANotification() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         prefill.step(new Share(first, 8));
         step(decode);
         MemorySegment block = decode.cache().block(running.blockTable()[0]);
@@ -771,9 +765,8 @@ class WrittenBlocksTest {
 
     @Test
     void whenBothConnectionsBreakTheNextRequestsArePushedAndPulled() {
-        Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r-1", 9), 0);
+        Running running = registered("r-1");
+        Running first = prefilling("r-1");
         net.hold(true);
         prefill.step(new Share(first, 9));
         net.disconnect(prefillRuntime, decodeRuntime);
@@ -785,17 +778,16 @@ class WrittenBlocksTest {
         decode.end(running, RequestEnd.ABORTED);
         prefill.end(first, RequestEnd.LENGTH);
         for (int i = 2; i < 5; i++) {
-            Running written = decode.admit(atDecode("r-" + i, 9).withKvTransferParams(whereToLook(1)), 0);
+            Running written = atOnce("r-" + i);
             steps(2);
             prefills("r-" + i);
             completes(written, 8);
-            Running named = prefill.admit(atPrefill("n-" + i, 9), 0);
+            Running named = prefilling("n-" + i);
             prefill.step(new Share(named, 9));
             JsonFields params = prefill.end(named, RequestEnd.LENGTH).orElseThrow();
             completes(decode.admit(atDecode("m-" + i, 9).withKvTransferParams(params), 0), 8);
         }
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
@@ -813,8 +805,7 @@ class WrittenBlocksTest {
         step(prefill);
         completes(early.orElseGet(() -> decode.admit(asking, 0)), 0);
         // The next attempt is another matter.
-        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running again = registered("cmpl-r-0-fadedcab");
         assertThat(again.isLoading()).isTrue();
         prefills("cmpl-r-0-fadedace");
         completes(again, 8);
@@ -858,38 +849,32 @@ class WrittenBlocksTest {
     /** The end of the first attempt and the beginning of the second come together. */
     @Test
     void aPushAttemptAfterAnAbortedOneSucceeds() {
-        Running aborted = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running aborted = registered("cmpl-r-0-0badcafe");
         decode.end(aborted, RequestEnd.ABORTED);
-        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running again = registered("cmpl-r-0-fadedcab");
         assertThat(aborted.isFreed()).isTrue();
         assertThat(again.isLoading()).isTrue();
         prefills("cmpl-r-0-deadbeef");
         completes(again, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
     void aPushsIdMayBeginWithAnotherOnes() {
-        Running one = decode.admit(atDecode("a", 9).withKvTransferParams(whereToLook(1)), 0);
-        Running two = decode.admit(atDecode("a:b", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running one = atOnce("a");
+        Running two = registered("a:b");
         prefills("a:b");
         completes(two, 8);
         assertThat(one.isLoading()).isTrue();
         prefills("a");
         completes(one, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
     void anAbortedPrefillEndsThePush() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
+        Running running = registered("r");
+        Running first = prefilling("r");
         prefill.step(new Share(first, 4));
         prefill.end(first, RequestEnd.ABORTED);
         prefill.step();
@@ -899,8 +884,7 @@ class WrittenBlocksTest {
 
     @Test
     void aPreemptedPromptIsPushedAnew() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         FakeKvRequest request = atPrefill("r", 9);
         Running first = prefill.admit(request, 0);
         prefill.step(new Share(first, 6));
@@ -910,14 +894,12 @@ class WrittenBlocksTest {
         prefill.step(new Share(again, 4));
         prefill.end(again, RequestEnd.LENGTH);
         completes(running, 8);
-        allBlocksAreBack();
-        assertThat(rejections()).isEmpty();
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
     void aPushThatNeverComesEndsInTime() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         ticker.advance(Duration.ofSeconds(479));
         steps(2);
         assertThat(running.isLoading()).isTrue();
@@ -928,8 +910,7 @@ class WrittenBlocksTest {
 
     @Test
     void aDeadPrefillInstanceEndsThePush() {
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        steps(2);
+        Running running = registered("r");
         net.kill(prefillRuntime);
         step(decode);
         step(decode);
@@ -940,7 +921,7 @@ class WrittenBlocksTest {
 
     /** A prompt of 9 tokens in one step. */
     private void prefills(String id) {
-        Running running = prefill.admit(atPrefill(id, 9), 0);
+        Running running = prefilling(id);
         prefill.step(new Share(running, 9));
         prefill.end(running, RequestEnd.LENGTH);
     }

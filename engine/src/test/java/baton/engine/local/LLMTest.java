@@ -71,6 +71,31 @@ class LLMTest {
         return prompt;
     }
 
+    /** Prompts of which many begin with the tokens of others. */
+    static List<int[]> promptsThatBeginAlike(Random random, int count) {
+        List<int[]> beginnings =
+                IntStream.range(0, 4).mapToObj(i -> prompt(i, 400)).toList();
+        return IntStream.range(0, count)
+                .mapToObj(i -> {
+                    int[] beginning = beginnings.get(random.nextInt(beginnings.size()));
+                    int[] end = prompt(1000 + i, 1 + random.nextInt(60));
+                    return IntStream.concat(
+                                    Arrays.stream(beginning, 0, 1 + random.nextInt(beginning.length)),
+                                    Arrays.stream(end))
+                            .toArray();
+                })
+                .toList();
+    }
+
+    /** Answers of an engine that has no connector. */
+    static List<int[]> alone(List<int[]> prompts, SamplingParams sampling) {
+        try (LLM llm = new LLM(config().build())) {
+            return llm.generateTokens(prompts, sampling).stream()
+                    .map(RequestOutput::tokens)
+                    .toList();
+        }
+    }
+
     static void await(BooleanSupplier condition) {
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         while (!condition.getAsBoolean()) {

@@ -213,21 +213,6 @@ class LmCacheFaultsTest {
         public void close() {}
     }
 
-    private List<int[]> prompts() {
-        List<int[]> beginnings =
-                IntStream.range(0, 4).mapToObj(i -> LLMTest.prompt(i, 400)).toList();
-        return IntStream.range(0, PROMPTS)
-                .mapToObj(i -> {
-                    int[] beginning = beginnings.get(random.nextInt(beginnings.size()));
-                    int[] end = LLMTest.prompt(1000 + i, 1 + random.nextInt(60));
-                    return IntStream.concat(
-                                    Arrays.stream(beginning, 0, 1 + random.nextInt(beginning.length)),
-                                    Arrays.stream(end))
-                            .toArray();
-                })
-                .toList();
-    }
-
     private static EngineConfig config(String url) {
         return LLMTest.config()
                 .numBlocks(110)
@@ -247,13 +232,8 @@ class LmCacheFaultsTest {
     }
 
     private void everyAnswerIsRight(Remote remote) throws Exception {
-        List<int[]> prompts = prompts();
-        List<int[]> alone;
-        try (LLM llm = new LLM(LLMTest.config().build())) {
-            alone = llm.generateTokens(prompts, FOUR).stream()
-                    .map(RequestOutput::tokens)
-                    .toList();
-        }
+        List<int[]> prompts = LLMTest.promptsThatBeginAlike(random, PROMPTS);
+        List<int[]> alone = LLMTest.alone(prompts, FOUR);
         int transferred = 0;
         EngineConfig config = config(remote.url());
         LLM llm = new LLM(config);

@@ -14,7 +14,6 @@ import java.net.URI;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
@@ -59,21 +58,6 @@ class MooncakeStoreFaultsTest {
         void end(Fault fault) throws Exception;
     }
 
-    private List<int[]> prompts() {
-        List<int[]> beginnings =
-                IntStream.range(0, 4).mapToObj(i -> LLMTest.prompt(i, 400)).toList();
-        return IntStream.range(0, PROMPTS)
-                .mapToObj(i -> {
-                    int[] beginning = beginnings.get(random.nextInt(beginnings.size()));
-                    int[] end = LLMTest.prompt(1000 + i, 1 + random.nextInt(60));
-                    return IntStream.concat(
-                                    Arrays.stream(beginning, 0, 1 + random.nextInt(beginning.length)),
-                                    Arrays.stream(end))
-                            .toArray();
-                })
-                .toList();
-    }
-
     private static EngineConfig config(URI url) {
         return LLMTest.config()
                 .numBlocks(110)
@@ -89,13 +73,8 @@ class MooncakeStoreFaultsTest {
     }
 
     private void everyAnswerIsRight(Service service) throws Exception {
-        List<int[]> prompts = prompts();
-        List<int[]> alone;
-        try (LLM llm = new LLM(LLMTest.config().build())) {
-            alone = llm.generateTokens(prompts, FOUR).stream()
-                    .map(RequestOutput::tokens)
-                    .toList();
-        }
+        List<int[]> prompts = LLMTest.promptsThatBeginAlike(random, PROMPTS);
+        List<int[]> alone = LLMTest.alone(prompts, FOUR);
         EngineConfig config = config(service.url());
         List<Integer> earlier = new ArrayList<>();
         for (int from = 0; from < PROMPTS; from += AT_ONCE) {

@@ -61,21 +61,6 @@ class OffloadingFaultsTest {
         ENGINE_RESTARTED
     }
 
-    private List<int[]> prompts() {
-        List<int[]> beginnings =
-                IntStream.range(0, 4).mapToObj(i -> LLMTest.prompt(i, 400)).toList();
-        return IntStream.range(0, PROMPTS)
-                .mapToObj(i -> {
-                    int[] beginning = beginnings.get(random.nextInt(beginnings.size()));
-                    int[] end = LLMTest.prompt(1000 + i, 1 + random.nextInt(60));
-                    return IntStream.concat(
-                                    Arrays.stream(beginning, 0, 1 + random.nextInt(beginning.length)),
-                                    Arrays.stream(end))
-                            .toArray();
-                })
-                .toList();
-    }
-
     private EngineConfig config(String redis) {
         return LLMTest.config()
                 .numBlocks(50)
@@ -100,13 +85,8 @@ class OffloadingFaultsTest {
 
     @Test
     void everyAnswerIsRightWhileTiersFail() throws Exception {
-        List<int[]> prompts = prompts();
-        List<int[]> alone;
-        try (LLM llm = new LLM(LLMTest.config().build())) {
-            alone = llm.generateTokens(prompts, FOUR).stream()
-                    .map(RequestOutput::tokens)
-                    .toList();
-        }
+        List<int[]> prompts = LLMTest.promptsThatBeginAlike(random, PROMPTS);
+        List<int[]> alone = LLMTest.alone(prompts, FOUR);
         TransferredTokens transferred = new TransferredTokens();
         try (RedisServer redis = RedisServer.start(directory)) {
             EngineConfig config = config(redis.url());
