@@ -146,8 +146,8 @@ final class BlockPool {
             throw new IllegalStateException("no free block: blocks=" + size());
         }
         unlinkFree(block);
-        forget(block);
         references[block] = 1;
+        forget(block);
         return block;
     }
 
@@ -197,7 +197,9 @@ final class BlockPool {
         if (hash != null) {
             index.get(groupOf[block]).remove(hash);
             hashes[block] = null;
-            leaveShare(block);
+            if (isFree(block)) {
+                leaveShare(block);
+            }
             events.removed(groupOf[block], hash);
         }
     }
