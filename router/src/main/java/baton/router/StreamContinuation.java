@@ -95,7 +95,7 @@ final class StreamContinuation {
 
     /** The body of the legs if the first decode leg is for that instance. */
     JsonObjectText bodyFor(Instance decode) {
-        if (decode.isOther() && !PromptField.mayBeOfResponses(body)) {
+        if (decode.isVllm() && !PromptField.mayBeOfResponses(body)) {
             position = new TokenFields(body);
         }
         return position.asking(body);

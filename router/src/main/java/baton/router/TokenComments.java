@@ -63,7 +63,7 @@ final class TokenComments implements StreamPosition {
     /** Other servers do not know {@link #FIELD}. */
     @Override
     public boolean canBeAt(Instance instance) {
-        return !instance.isOther();
+        return !instance.isVllm();
     }
 
     @Override

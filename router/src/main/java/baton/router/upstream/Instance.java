@@ -148,8 +148,8 @@ public final class Instance {
         return connector().filter(InstanceConnector::isBaton).isPresent();
     }
 
-    /** Whether its settings say that it is another server, such as vLLM. */
-    public boolean isOther() {
+    /** Whether its settings say that it is vLLM's. */
+    public boolean isVllm() {
         return settings.connector().filter(each -> !each.isBaton()).isPresent();
     }
 
