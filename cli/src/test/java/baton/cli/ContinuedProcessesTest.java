@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -35,26 +36,39 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them. Each stream has the bytes that it has without a failure.
  *
- * <p>{@code -Dtests.continued} is the number of faults, {@code -Dtests.seed=N} for other moments, {@code -Dtests.continued.prompt} and
- * {@code output} the length of all prompts and the most of answers in tokens, {@code -Dtests.drained} the number of streams of which an instance that is drained has a third, {@code -Dtests.continued.model} another model with {@code -Dtests.continued.memory} for its KV
- * cache. The pauses of streams are printed, and the course of the request with the longest.
+ * <table><caption>Options of longer runs</caption>
+ * <tr><td>{@code -Dtests.continued}</td><td>number of faults; {@code .seconds}: after which no more begin; {@code .restart}: milliseconds after which a killed instance starts again</td></tr>
+ * <tr><td>{@code -Dtests.continued.clients}, {@code .decodes}</td><td>requests at once; decode instances</td></tr>
+ * <tr><td>{@code -Dtests.continued.prompt}, {@code .output}</td><td>length of all prompts and the most of answers, in tokens</td></tr>
+ * <tr><td>{@code -Dtests.continued.model}, {@code .memory}</td><td>another model, the size of its KV cache</td></tr>
+ * <tr><td>{@code -Dtests.continued.warmup}</td><td>{@code true}: instances warm up, as they do outside of tests</td></tr>
+ * <tr><td>{@code -Dtests.drained}, {@code -Dtests.drains}</td><td>streams of which an instance that is drained has a third; number of drains</td></tr>
+ * <tr><td>{@code -Dtests.seed}</td><td>other moments</td></tr>
+ * </table>
+ * The pauses of streams are printed, and the course of the request with the longest.
  */
 @Tag("thorough")
 class ContinuedProcessesTest {
     private static final int FAULTS = Integer.getInteger("tests.continued", 12);
     private static final int LENGTH = Integer.getInteger("tests.continued.prompt", 0);
     private static final long SEED = Long.getLong("tests.seed", 7);
-    private static final int CLIENTS = 6;
+    private static final Duration WITHIN = Duration.ofSeconds(Long.getLong("tests.continued.seconds", 3600));
+    private static final int CLIENTS = Integer.getInteger("tests.continued.clients", 6);
+    private static final int DECODE_INSTANCES = Integer.getInteger("tests.continued.decodes", 3);
     private static final String KEY = "operator";
     private static final int DRAINED = Integer.getInteger("tests.drained", 24);
+    private static final int DRAINS = Integer.getInteger("tests.drains", 1);
     private static final Path MODEL = Path.of(System.getProperty("tests.continued.model", Instances.MODEL.toString()));
     private static final String MEMORY = System.getProperty("tests.continued.memory", "96M");
+    private static final boolean WARM_UP = Boolean.getBoolean("tests.continued.warmup");
     private static final int MAX_TOKENS = Integer.getInteger("tests.continued.output", 160);
     private static final int STEP_TOKENS = 256;
     private static final int WITH_PREFILL = 4;
     private static final int WITH_A_HANG = 6;
     private static final Duration HANG = Duration.ofSeconds(6);
-    private static final Duration BEFORE_RESTART = Duration.ofSeconds(1);
+    /** A process that starts takes the processors from the instances that continue. */
+    private static final Duration BEFORE_RESTART = Duration.ofMillis(Long.getLong("tests.continued.restart", 1000));
+
     /** In which times between tokens are measured before and after a drain. */
     private static final Duration GAPS_WINDOW = Duration.ofSeconds(2);
 
@@ -73,6 +87,9 @@ class ContinuedProcessesTest {
 
     @SuppressWarnings("NullAway.Init")
     private static Instance router;
+
+    /** Instances that no fault has at the moment. */
+    private final Set<Instance> up = ConcurrentHashMap.newKeySet();
 
     private final AtomicInteger answers = new AtomicInteger();
     private final List<Pause> pauses = Collections.synchronizedList(new ArrayList<>());
@@ -140,10 +157,14 @@ class ContinuedProcessesTest {
         for (int i = 0; i < 2; i++) {
             PREFILLS.add(serve("prefill-" + i, "kv_producer"));
         }
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < DECODE_INSTANCES; i++) {
             DECODES.add(serve("decode-" + i, "kv_both"));
         }
         router = route("router", "off");
+        Await.until(
+                LATEST,
+                () -> "instances are not up",
+                () -> router.metric("baton:router_instances_up", "") == PREFILLS.size() + DECODES.size());
     }
 
     private static Instance route(String name, String balance) throws Exception {
@@ -162,17 +183,16 @@ class ContinuedProcessesTest {
     }
 
     private static Instance serve(String name, String role) throws Exception {
-        return INSTANCES.serveBlocks(
-                name,
-                MODEL,
-                MEMORY,
-                "NixlConnector",
-                role,
+        List<String> options = new ArrayList<>(List.of(
                 "--max-num-batched-tokens",
                 Integer.toString(STEP_TOKENS),
                 // Blocks for an instance that was killed are free again before the test looks.
                 "--kv-transfer-config.kv_connector_extra_config.kv_lease_duration",
-                "8");
+                "8"));
+        if (WARM_UP) {
+            options.add("--warmup");
+        }
+        return INSTANCES.serveBlocks(name, MODEL, MEMORY, "NixlConnector", role, options.toArray(String[]::new));
     }
 
     /** With the id and time of all answers. */
@@ -197,6 +217,10 @@ class ContinuedProcessesTest {
     void eachAnswerHasTheBytesOfOneWithoutAFailure() throws Exception {
         Random random = new Random(SEED);
         CountDownLatch over = new CountDownLatch(1);
+        up.addAll(PREFILLS);
+        up.addAll(DECODES);
+        int kills = 0;
+        long end = System.nanoTime() + WITHIN.toNanos();
         try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             List<Future<?>> asking = IntStream.range(0, CLIENTS)
                     .<Future<?>>mapToObj(_ -> {
@@ -209,18 +233,35 @@ class ContinuedProcessesTest {
                         });
                     })
                     .toList();
+            List<Future<?>> all = new ArrayList<>(asking);
             try {
-                for (int i = 0; i < FAULTS && asking.stream().noneMatch(Future::isDone); i++) {
-                    fault(i, random);
+                for (int i = 0;
+                        i < FAULTS && System.nanoTime() < end && all.stream().noneMatch(each -> each.state() == Future.State.FAILED);
+                        i++) {
+                    LockSupport.parkNanos(TimeUnit.MICROSECONDS.toNanos(200_000 + random.nextInt(800_000)));
+                    boolean isHang = i % WITH_A_HANG == 0;
+                    Instance decode = choose(DECODES, random);
+                    if (isHang) {
+                        decode.freeze();
+                    } else {
+                        decode.kill();
+                        kills++;
+                    }
+                    all.add(clients.submit(() -> isHang ? thaw(decode) : restart(decode)));
+                    if (i % WITH_PREFILL == WITH_PREFILL - 1) {
+                        Instance prefill = choose(PREFILLS, random);
+                        prefill.kill();
+                        all.add(clients.submit(() -> restart(prefill)));
+                    }
                 }
             } finally {
                 over.countDown();
             }
-            for (Future<?> each : asking) {
+            for (Future<?> each : all) {
                 each.get(2 * LATEST.toSeconds(), TimeUnit.SECONDS);
             }
         }
-        print("%d faults, %d right answers (-Dtests.seed=%d)".formatted(FAULTS, answers.get(), SEED));
+        print("%d decode instances killed, %d right answers (-Dtests.seed=%d)".formatted(kills, answers.get(), SEED));
         assertThat(router.metric("baton:router_streams_continued_total", "\"continued\""))
                 .as("streams that were continued")
                 .isPositive();
@@ -228,7 +269,14 @@ class ContinuedProcessesTest {
 
     @Test
     void aDrainedInstanceHandsItsStreamsOver() throws Exception {
-        Instance leaving = DECODES.getFirst();
+        for (int i = 0; i < DRAINS; i++) {
+            drainUnderLoad(DECODES.getFirst());
+        }
+        assertThat(router.metric("baton:router_streams_continued_total", "\"leaving\""))
+                .isPositive();
+    }
+
+    private void drainUnderLoad(Instance leaving) throws Exception {
         long tokens = tokensOf(leaving);
         try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             List<Future<?>> asking = IntStream.range(0, DRAINED)
@@ -259,8 +307,6 @@ class ContinuedProcessesTest {
         } finally {
             operate(router, "resume", leaving);
         }
-        assertThat(router.metric("baton:router_streams_continued_total", "\"leaving\""))
-                .isPositive();
     }
 
     @Test
@@ -380,29 +426,38 @@ class ContinuedProcessesTest {
         }
     }
 
-    private static void fault(int number, Random random) throws Exception {
-        LockSupport.parkNanos(TimeUnit.MICROSECONDS.toNanos(200_000 + random.nextInt(800_000)));
-        Instance decode = DECODES.get(random.nextInt(DECODES.size()));
-        Instance prefill = PREFILLS.get(random.nextInt(PREFILLS.size()));
-        if (number % WITH_A_HANG == 0) {
-            decode.freeze();
-            LockSupport.parkNanos(HANG.toNanos());
-            decode.thaw();
-            return;
-        }
-        decode.kill();
-        if (number % WITH_PREFILL == WITH_PREFILL - 1) {
-            prefill.kill();
-            prefill.restart();
-        }
-        // A process that starts takes the processors from the instances that continue.
+    /** One of those that are up. Two others are, so that a request which the next fault hits too has another one. */
+    private Instance choose(List<Instance> of, Random random) throws Exception {
+        List<Instance> all = new ArrayList<>();
+        Await.until(LATEST, () -> "instances do not come up again: " + of, () -> {
+            all.clear();
+            of.stream().filter(up::contains).forEach(all::add);
+            return all.size() > Math.min(2, of.size() - 1);
+        });
+        Instance chosen = all.get(random.nextInt(all.size()));
+        up.remove(chosen);
+        return chosen;
+    }
+
+    private boolean thaw(Instance decode) throws Exception {
+        LockSupport.parkNanos(HANG.toNanos());
+        decode.thaw();
+        return up.add(decode);
+    }
+
+    private boolean restart(Instance instance) throws Exception {
         LockSupport.parkNanos(BEFORE_RESTART.toNanos());
-        decode.restart();
-        decode.url();
-        prefill.url();
+        instance.restart();
+        String url = instance.url().toString();
         Await.until(
                 LATEST,
-                () -> "not all instances are up again",
-                () -> router.metric("baton:router_instances_up", "") == PREFILLS.size() + DECODES.size());
+                () -> instance + " is not up again",
+                () -> router.get("/v1/instances")
+                        .json()
+                        .path("instances")
+                        .valueStream()
+                        .anyMatch(each -> url.startsWith(each.path("url").asString())
+                                && each.path("up").asBoolean()));
+        return up.add(instance);
     }
 }
