@@ -236,7 +236,9 @@ class ContinuedProcessesTest {
             List<Future<?>> all = new ArrayList<>(asking);
             try {
                 for (int i = 0;
-                        i < FAULTS && System.nanoTime() < end && all.stream().noneMatch(each -> each.state() == Future.State.FAILED);
+                        i < FAULTS
+                                && System.nanoTime() < end
+                                && all.stream().noneMatch(each -> each.state() == Future.State.FAILED);
                         i++) {
                     LockSupport.parkNanos(TimeUnit.MICROSECONDS.toNanos(200_000 + random.nextInt(800_000)));
                     boolean isHang = i % WITH_A_HANG == 0;
