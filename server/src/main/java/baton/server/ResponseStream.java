@@ -310,7 +310,7 @@ final class ResponseStream {
         boolean usageFollows = head.request().includeUsage();
         Buffer part = part(
                 choice,
-                head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
+                head.request().continuousUsage() ? Optional.of(usage(choice)) : Optional.empty(),
                 finished.kvTransferParams());
         if (!choice.before.finished()) {
             send(tellsTokens ? part.appendString(choice.commit(true)) : part);
@@ -327,12 +327,14 @@ final class ResponseStream {
         }
     }
 
-    private Usage usage(Choice choice, Finished finished) {
-        return new Usage(
-                promptTokens(choice),
-                finished.usage().cachedTokens(),
-                finished.usage().transferredTokens(),
-                choice.tokens);
+    /** The engine's prompt of a prefill leg that continues an answer has tokens of the answer too, which may be cached. */
+    private Usage usage(Choice choice) {
+        int prompt = promptTokens(choice);
+        int cached = Math.min(
+                prompt, choice.finished.map(end -> end.usage().cachedTokens()).orElse(0));
+        int transferred = Math.min(
+                cached, choice.finished.map(end -> end.usage().transferredTokens()).orElse(0));
+        return new Usage(prompt, cached, transferred, choice.tokens);
     }
 
     /** All choices; of prompts with more sequences than requested, those with the highest mean log probability, in that order. */
@@ -369,11 +371,10 @@ final class ResponseStream {
         for (Choice choice : choices) {
             output += choice.tokens;
             if (choice.index % head.request().sampling().n() == 0) {
-                prompt += promptTokens(choice);
-                cached += choice.finished.map(end -> end.usage().cachedTokens()).orElse(0);
-                transferred += choice.finished
-                        .map(end -> end.usage().transferredTokens())
-                        .orElse(0);
+                Usage own = usage(choice);
+                prompt += own.promptTokens();
+                cached += own.cachedTokens();
+                transferred += own.transferredTokens();
             }
         }
         return new Usage(prompt, cached, transferred, output);

@@ -57,7 +57,7 @@ class StreamingTest {
                             + "\"stop_reason\":4}],\"kv_transfer_params\":{\"a\":1}}\n\n");
             assertThat(event(client))
                     .isEqualTo(begin + "],\"usage\":{\"prompt_tokens\":2,\"total_tokens\":4,\"completion_tokens\":2,"
-                            + "\"prompt_tokens_details\":{\"cached_tokens\":3}}}\n\n");
+                            + "\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n");
             assertThat(client.chunk()).isEqualTo("data: [DONE]\n\n");
             assertThat(client.chunk()).isEmpty();
         }
