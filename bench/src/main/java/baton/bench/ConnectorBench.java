@@ -2,7 +2,6 @@ package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
 import baton.bench.frame.Machine;
-import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
 import baton.bench.serve.StreamedAnswer.Token;
@@ -18,6 +17,7 @@ import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
 import baton.kv.KvRole;
+import baton.kv.Require;
 import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Files;
@@ -86,7 +86,8 @@ public record ConnectorBench(
         Require.positive("seconds", each);
         connectors = List.copyOf(connectors);
         ConnectorCase.chosen(connectors);
-        tokens = Require.tokens(tokens, BLOCK_SIZE).stream().distinct().sorted().toList();
+        Require.multiples("tokens", tokens, BLOCK_SIZE);
+        tokens = tokens.stream().distinct().sorted().toList();
     }
 
     /** The same with a random checkpoint of Llama-3.2-1B's shape, which it writes into a temporary directory. */

@@ -2,7 +2,6 @@ package baton.bench;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
-import baton.cluster.TemporaryDirectory;
 import baton.engine.text.Tokenizer;
 import baton.grammar.automaton.Grammar;
 import baton.grammar.automaton.TokenGrammar;
@@ -10,6 +9,7 @@ import baton.grammar.automaton.TokenMatcher;
 import baton.grammar.automaton.TokenVocabulary;
 import baton.grammar.schema.JsonSchemas;
 import baton.grammar.schema.SchemaOptions;
+import baton.kv.TemporaryDirectory;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStream;

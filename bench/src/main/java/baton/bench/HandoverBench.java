@@ -1,7 +1,6 @@
 package baton.bench;
 
 import baton.bench.frame.Layout;
-import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
 import baton.cluster.JavaCommand;
@@ -18,6 +17,7 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.Percentiles;
+import baton.kv.Require;
 import baton.transfer.TransferException;
 import baton.transfer.nixl.NixlExit;
 import java.io.BufferedReader;
@@ -116,7 +116,7 @@ public record HandoverBench(
                 throw ConfigException.unsupported("connector", connector, String.join(" or ", CONNECTORS));
             }
         }
-        tokens = Require.tokens(tokens, BLOCK_SIZE);
+        Require.multiples("tokens", tokens, BLOCK_SIZE);
     }
 
     /**

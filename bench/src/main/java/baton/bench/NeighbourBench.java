@@ -2,7 +2,6 @@ package baton.bench;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
-import baton.bench.frame.Require;
 import baton.bench.frame.Timing;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Device;
@@ -10,6 +9,7 @@ import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.model.Quantization;
+import baton.kv.Require;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -63,8 +63,10 @@ public final class NeighbourBench {
      * @param progress receives a line for each step
      */
     public NeighbourBench(int threads, Duration each, Consumer<String> progress) {
-        this.threads = Require.atLeast("threads", threads, 1);
-        this.each = Require.positive("seconds", each);
+        Require.positive("threads", threads);
+        Require.positive("seconds", each);
+        this.threads = threads;
+        this.each = each;
         this.progress = progress;
     }
 

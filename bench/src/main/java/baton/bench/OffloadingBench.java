@@ -1,10 +1,8 @@
 package baton.bench;
 
 import baton.bench.frame.Layout;
-import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
-import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
@@ -14,6 +12,8 @@ import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.Require;
+import baton.kv.TemporaryDirectory;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -61,7 +61,7 @@ public record OffloadingBench(
     /** @throws ConfigException if a number makes no sense */
     public OffloadingBench {
         Require.positive("repetitions", repetitions);
-        Require.tokens(List.of(tokens), BLOCK_SIZE);
+        Require.multiples("tokens", List.of(tokens), BLOCK_SIZE);
     }
 
     /**

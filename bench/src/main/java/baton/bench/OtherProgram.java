@@ -2,7 +2,7 @@ package baton.bench;
 
 import baton.cluster.ChildProcess;
 import baton.kv.FreePorts;
-import baton.store.prompt.ScratchDirectory;
+import baton.kv.TemporaryDirectory;
 import java.io.File;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -19,12 +19,12 @@ import java.util.stream.Stream;
 public final class OtherProgram implements AutoCloseable {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
 
-    private final ScratchDirectory directory;
+    private final TemporaryDirectory directory;
     private final ChildProcess process;
     private final int port;
     private final Thread onSignal = Thread.ofPlatform().unstarted(this::end);
 
-    private OtherProgram(ScratchDirectory directory, ChildProcess process, int port) {
+    private OtherProgram(TemporaryDirectory directory, ChildProcess process, int port) {
         this.directory = directory;
         this.process = process;
         this.port = port;
@@ -52,7 +52,7 @@ public final class OtherProgram implements AutoCloseable {
 
     /** Starts a server and waits until it listens. */
     static OtherProgram start(String name, Command command) throws IOException, InterruptedException {
-        ScratchDirectory directory = ScratchDirectory.create();
+        TemporaryDirectory directory = TemporaryDirectory.inMemory("baton-");
         OtherProgram program;
         try {
             int port = FreePorts.inARow(1);

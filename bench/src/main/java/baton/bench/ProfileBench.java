@@ -1,11 +1,11 @@
 package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
-import baton.bench.frame.Require;
 import baton.bench.frame.Timing;
 import baton.bench.plan.Curve;
 import baton.bench.plan.MachineProfile;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;

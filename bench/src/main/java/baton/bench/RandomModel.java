@@ -1,8 +1,8 @@
 package baton.bench;
 
-import baton.cluster.TemporaryDirectory;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.RandomCheckpoint;
+import baton.kv.TemporaryDirectory;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

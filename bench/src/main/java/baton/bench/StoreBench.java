@@ -4,7 +4,6 @@ import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
 import baton.bench.frame.Machine;
 import baton.bench.frame.Rates;
-import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
 import baton.kv.BlockHash;
@@ -12,6 +11,8 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.kv.Require;
+import baton.kv.TemporaryDirectory;
 import baton.kv.Ticker;
 import baton.memory.CopyKernel;
 import baton.memory.CopyPlan;
@@ -26,7 +27,6 @@ import baton.store.ValueRanges;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
 import baton.store.memory.SharedMemory;
-import baton.store.prompt.ScratchDirectory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -151,7 +151,7 @@ public record StoreBench(
 
     /** In a directory that is removed as soon as the store is open. */
     private static BlockStore shared(StoreFormat format, int values, int threads) throws IOException {
-        try (ScratchDirectory directory = ScratchDirectory.create()) {
+        try (TemporaryDirectory directory = TemporaryDirectory.inMemory("baton-")) {
             return host(
                     format,
                     settings(format, values, threads)
@@ -172,7 +172,7 @@ public record StoreBench(
                         "ranks", "has %d, must have divisors of %d heads".formatted(count, LAYOUT.kvHeads()));
             }
         }
-        tokens = Require.tokens(tokens, LAYOUT.blockSize());
+        Require.multiples("tokens", tokens, LAYOUT.blockSize());
         ranks = List.copyOf(ranks);
     }
 

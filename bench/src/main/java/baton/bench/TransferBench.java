@@ -2,12 +2,12 @@ package baton.bench;
 
 import baton.bench.frame.Layout;
 import baton.bench.frame.Rates;
-import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.kv.ConfigException;
 import baton.kv.FreePorts;
+import baton.kv.Require;
 import baton.memory.RunDigests;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
@@ -181,7 +181,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     public TransferBench {
         Require.positive("threads", threads);
         Require.positive("seconds", each);
-        tokens = Require.tokens(tokens, BLOCK_TOKENS);
+        Require.multiples("tokens", tokens, BLOCK_TOKENS);
     }
 
     /**

@@ -2,7 +2,6 @@ package baton.cli;
 
 import baton.cluster.ClusterConnector;
 import baton.cluster.LocalCluster;
-import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.local.LocalEngine;
@@ -13,6 +12,7 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
+import baton.kv.TemporaryDirectory;
 import baton.kv.Ticker;
 import baton.router.Router;
 import baton.router.RouterConfig;

@@ -2,7 +2,6 @@ package baton.cli;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
-import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
 import baton.bench.serve.Backend;
@@ -14,6 +13,7 @@ import baton.bench.serve.Sample;
 import baton.bench.serve.ServedModel;
 import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Path;

@@ -16,6 +16,7 @@ import baton.bench.serve.ServeReport;
 import baton.bench.serve.ServedModel;
 import baton.bench.serve.ServerTokens;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.nio.file.Files;
@@ -166,14 +167,9 @@ final class BenchServeCommand implements Callable<Integer> {
         int prompts = data.prompts();
         ServeReport.Traffic when = traffic.traffic();
         ServeReport.Selection selection = selection();
-        DataSet.atLeast(0, "num-warmups", warmUps);
-        if (readySeconds < 0 || requestSeconds < 1) {
-            throw new ConfigException(
-                    readySeconds < 0 ? "ready-check-timeout-sec" : "request-timeout-sec",
-                    readySeconds < 0
-                            ? "is " + readySeconds + ", must be at least 0"
-                            : "is " + requestSeconds + ", must be at least 1");
-        }
+        Require.atLeast("num-warmups", warmUps, 0);
+        Require.atLeast("ready-check-timeout-sec", readySeconds, 0);
+        Require.atLeast("request-timeout-sec", requestSeconds, 1);
         PrintWriter out = spec.commandLine().getOut();
         ServedModel served = served(endpoint);
         List<Sample> samples;

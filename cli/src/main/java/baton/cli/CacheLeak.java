@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.kv.Percentiles;
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -86,7 +87,13 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
                 }
             }
         }
-        return new Result(auc(sent, fresh), median(sent), median(fresh), cached, trials, tokens);
+        return new Result(
+                auc(sent, fresh),
+                Percentiles.median(Arrays.stream(sent).boxed().toList()),
+                Percentiles.median(Arrays.stream(fresh).boxed().toList()),
+                cached,
+                trials,
+                tokens);
     }
 
     private int[] prompt(Random random) {
@@ -145,11 +152,5 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
             }
         }
         return smaller / first.length / second.length;
-    }
-
-    private static double median(double[] values) {
-        double[] sorted = values.clone();
-        Arrays.sort(sorted);
-        return sorted[sorted.length / 2];
     }
 }

@@ -1,6 +1,7 @@
 package baton.cli;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -71,9 +72,7 @@ final class DrainCommand implements Callable<Integer> {
     public Integer call() throws IOException, InterruptedException {
         String instance = given("url", url, "BATON_INSTANCE_URL");
         String key = given("admin-key", adminKey, "BATON_ADMIN_KEY");
-        if (waitSeconds < 0 || waitSeconds > MOST_WAIT_SECONDS) {
-            throw new ConfigException("wait", "is " + waitSeconds + ", must be between 0 and " + MOST_WAIT_SECONDS);
-        }
+        Require.between("wait", waitSeconds, 0, MOST_WAIT_SECONDS);
         Duration longest = CONNECT.plusSeconds(2L * waitSeconds);
         int drained = 0;
         int failed = 0;

@@ -2,7 +2,6 @@ package baton.cli;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
-import baton.bench.frame.Require;
 import baton.bench.plan.Fleet;
 import baton.bench.plan.FleetCheck;
 import baton.bench.plan.Goals;
@@ -13,6 +12,7 @@ import baton.bench.plan.Planner.Plan;
 import baton.bench.plan.Workload;
 import baton.engine.model.Checkpoint;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;

@@ -2,10 +2,10 @@ package baton.cli;
 
 import baton.bench.CompletionsClient;
 import baton.bench.ProfileBench;
-import baton.bench.frame.Require;
 import baton.bench.plan.MachineProfile;
 import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.nio.file.Files;

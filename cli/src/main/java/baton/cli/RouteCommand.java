@@ -3,6 +3,7 @@ package baton.cli;
 import baton.cluster.ServerProcess;
 import baton.kv.ConfigException;
 import baton.kv.ListenAddress;
+import baton.kv.Require;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.Security;
@@ -412,9 +413,7 @@ final class RouteCommand implements Callable<Integer> {
     }
 
     private int route() throws InterruptedException, IOException {
-        if (shutdownSeconds < 1) {
-            throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 1");
-        }
+        Require.atLeast("shutdown_timeout", shutdownSeconds, 1);
         // By default the JVM answers with addresses that are up to 30 seconds old. Read when the first name is looked
         // up.
         java.security.Security.setProperty("networkaddress.cache.ttl", NAMES_CACHED_SECONDS);

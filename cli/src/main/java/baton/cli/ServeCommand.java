@@ -21,6 +21,7 @@ import baton.kv.JsonFields;
 import baton.kv.KvEventsConfig;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Require;
 import baton.messages.PeerAccess;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
@@ -424,9 +425,7 @@ final class ServeCommand implements Callable<Integer> {
         EngineConfig config = engineConfig();
         ServerConfigBuilder server = serverConfig(config);
         // Invalid options are reported before the model is loaded.
-        if (shutdownSeconds < 0) {
-            throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
-        }
+        Require.atLeast("shutdown_timeout", shutdownSeconds, 0);
         Spans.requireEndpoint(otlpTracesEndpoint);
         ListenAddress.require("host", host, "port", port);
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);

@@ -7,6 +7,7 @@ import baton.bench.serve.FileData;
 import baton.bench.serve.PrefixRepetitionData;
 import baton.bench.serve.RandomData;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.OptionalInt;
@@ -149,7 +150,8 @@ final class ServeDataOptions {
     private boolean noOversample;
 
     int prompts() {
-        return DataSet.atLeast(1, "num-prompts", prompts);
+        Require.atLeast("num-prompts", prompts, 1);
+        return prompts;
     }
 
     DataSet dataSet(Backend backend) {
@@ -202,7 +204,8 @@ final class ServeDataOptions {
     }
 
     private static OptionalInt positive(String field, int value) {
-        return OptionalInt.of(DataSet.atLeast(1, field, value));
+        Require.atLeast(field, value, 1);
+        return OptionalInt.of(value);
     }
 
     private int output(@Nullable Integer own, int otherwise) {

@@ -3,9 +3,9 @@ package baton.cli;
 import baton.bench.serve.Arrivals;
 import baton.bench.serve.Arrivals.Ramp;
 import baton.bench.serve.Arrivals.Strategy;
-import baton.bench.serve.DataSet;
 import baton.bench.serve.ServeReport.Traffic;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.util.Optional;
 import java.util.OptionalInt;
 import org.jspecify.annotations.Nullable;
@@ -47,9 +47,12 @@ final class ServeTrafficOptions {
     private @Nullable Integer most;
 
     Traffic traffic() {
+        if (most != null) {
+            Require.atLeast("max-concurrency", most, 1);
+        }
         return new Traffic(
                 new Arrivals(number("request-rate", rate), number("burstiness", burstiness), ramp()),
-                most == null ? OptionalInt.empty() : OptionalInt.of(DataSet.atLeast(1, "max-concurrency", most)));
+                most == null ? OptionalInt.empty() : OptionalInt.of(most));
     }
 
     private Optional<Ramp> ramp() {

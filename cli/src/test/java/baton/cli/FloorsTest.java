@@ -177,7 +177,7 @@ class FloorsTest {
     private static final Map<String, String> LOCKS_OF_NO_FIELD = Map.of(
             "baton.bench.ConnectorBench", "an iterator that threads share",
             "baton.cluster.LocalCluster", "a file that is written once",
-            "baton.cluster.TemporaryDirectory", "a directory that is removed once",
+            "baton.kv.TemporaryDirectory", "a directory that is removed once",
             "baton.cuda.sim.Allocation", "bytes that several threads write",
             "baton.kvserver.KeyBatch", "several calls of a cache, under its lock",
             "baton.messages.zeromq.BoundSocket", "connections that are counted and added at once",

@@ -1,5 +1,6 @@
 package baton.cluster;
 
+import baton.kv.TemporaryDirectory;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;

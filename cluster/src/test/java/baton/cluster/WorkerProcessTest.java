@@ -3,6 +3,7 @@ package baton.cluster;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.TemporaryDirectory;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.nio.file.Files;

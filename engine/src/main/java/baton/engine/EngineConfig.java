@@ -9,6 +9,7 @@ import baton.kv.DType;
 import baton.kv.GeneratedBuilder;
 import baton.kv.HashAlgorithm;
 import baton.kv.KvTransferConfig;
+import baton.kv.Require;
 import java.nio.file.Path;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -71,25 +72,19 @@ public record EngineConfig(
         boolean kvEvents) {
 
     public EngineConfig {
-        requirePositive("block_size", blockSize);
-        requirePositive("max_num_seqs", maxNumSeqs);
-        requirePositive("max_num_batched_tokens", maxNumBatchedTokens);
-        requirePositive("max_waiting", maxWaiting);
-        if (longPrefillTokenThreshold < 0) {
-            throw new ConfigException(
-                    "long_prefill_token_threshold",
-                    "is " + longPrefillTokenThreshold + ", must be 0 (no limit) or positive");
-        }
+        Require.positive("block_size", blockSize);
+        Require.positive("max_num_seqs", maxNumSeqs);
+        Require.positive("max_num_batched_tokens", maxNumBatchedTokens);
+        Require.positive("max_waiting", maxWaiting);
+        Require.atLeast("long_prefill_token_threshold", longPrefillTokenThreshold, 0);
         if (!(tenantCacheShare > 0 && tenantCacheShare <= 1)) {
             throw new ConfigException(
                     "tenant_cache_share", "is " + tenantCacheShare + ", must be more than 0 and at most 1");
         }
-        if (kvCacheBytes <= 0) {
-            throw new ConfigException("kv_cache_memory_bytes", "is " + kvCacheBytes + ", must be positive");
-        }
-        maxModelLen.ifPresent(value -> requirePositive("max_model_len", value));
-        numBlocks.ifPresent(value -> requirePositive("num_gpu_blocks_override", value));
-        threads.ifPresent(value -> requirePositive("threads", value));
+        Require.positive("kv_cache_memory_bytes", kvCacheBytes);
+        maxModelLen.ifPresent(value -> Require.positive("max_model_len", value));
+        numBlocks.ifPresent(value -> Require.positive("num_gpu_blocks_override", value));
+        threads.ifPresent(value -> Require.positive("threads", value));
         if (maxNumBatchedTokens < maxNumSeqs) {
             throw new ConfigException(
                     "max_num_batched_tokens",
@@ -122,11 +117,5 @@ public record EngineConfig(
                 .device(Device.AUTO)
                 .kvTransfer(KvTransferConfig.none())
                 .hashing(BlockHashing.of(HashAlgorithm.SHA256, System.getenv()));
-    }
-
-    private static void requirePositive(String field, int value) {
-        if (value <= 0) {
-            throw new ConfigException(field, "is " + value + ", must be positive");
-        }
     }
 }

@@ -1,6 +1,7 @@
 package baton.engine;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.util.OptionalInt;
 
 /**
@@ -14,8 +15,8 @@ public record ParallelConfig(int tensorParallelSize, int pipelineParallelSize, C
     private static final int MOST = 1024;
 
     public ParallelConfig {
-        requireSize("tensor_parallel_size", tensorParallelSize);
-        requireSize("pipeline_parallel_size", pipelineParallelSize);
+        Require.between("tensor_parallel_size", tensorParallelSize, 1, MOST);
+        Require.between("pipeline_parallel_size", pipelineParallelSize, 1, MOST);
         int bound = cpuBinding.coresByRank().size();
         if (bound != 0 && bound != tensorParallelSize * pipelineParallelSize) {
             throw new ConfigException(
@@ -47,11 +48,5 @@ public record ParallelConfig(int tensorParallelSize, int pipelineParallelSize, C
                 .mapToInt(cores -> cores.size())
                 .min()
                 .orElse(1);
-    }
-
-    private static void requireSize(String field, int size) {
-        if (size < 1 || size > MOST) {
-            throw new ConfigException(field, "is " + size + ", must be 1 to " + MOST);
-        }
     }
 }

@@ -2,6 +2,7 @@ package baton.kvserver;
 
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
+import baton.kv.Require;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.file.Path;
@@ -34,9 +35,7 @@ public record KvServerSettings(
 
     /** @throws ConfigException if the server would be open to the network, or has too little memory */
     public KvServerSettings {
-        if (memoryBytes < LEAST_MEMORY) {
-            throw new ConfigException("memory", "is %d, must be at least %d".formatted(memoryBytes, LEAST_MEMORY));
-        }
+        Require.atLeast("memory", memoryBytes, LEAST_MEMORY);
         if (!isLoopback(host) && access.tokenFile.isEmpty() && !access.unauthenticated) {
             throw new ConfigException(
                     "host",
@@ -76,9 +75,7 @@ public record KvServerSettings(
     public record Disk(Path directory, long bytes) {
         /** @throws ConfigException if there is no room */
         public Disk {
-            if (bytes < 1) {
-                throw new ConfigException("disk size", "is %d, must be positive".formatted(bytes));
-            }
+            Require.positive("disk size", bytes);
         }
     }
 
@@ -119,18 +116,10 @@ public record KvServerSettings(
 
         /** @throws ConfigException if a limit is not positive */
         public Limits {
-            if (connections < 1) {
-                throw new ConfigException("max connections", "is %d, must be positive".formatted(connections));
-            }
-            if (valueBytes < 1) {
-                throw new ConfigException("max value", "is %d, must be positive".formatted(valueBytes));
-            }
-            if (timeout.toMillis() < 1) {
-                throw new ConfigException("timeout", "is %s, must be at least 1 ms".formatted(timeout));
-            }
-            if (leastRate < 1) {
-                throw new ConfigException("least rate", "is %d, must be positive".formatted(leastRate));
-            }
+            Require.positive("max connections", connections);
+            Require.positive("max value", valueBytes);
+            Require.positive("timeout in ms", timeout.toMillis());
+            Require.positive("least rate", leastRate);
         }
 
         /** 16,384 connections, values of a quarter of the memory, 10 s, 256 KiB a second. */

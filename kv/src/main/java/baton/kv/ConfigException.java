@@ -1,5 +1,9 @@
 package baton.kv;
 
+import java.util.Arrays;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+
 /** A setting, request field or file entry that cannot be used. The message names the field, its value and the allowed ones. */
 public final class ConfigException extends InvalidFieldException {
     public ConfigException(String field, String message) {
@@ -12,6 +16,19 @@ public final class ConfigException extends InvalidFieldException {
 
     public static ConfigException unsupported(String field, Object value, String allowed) {
         return new ConfigException(field, "unsupported value '" + value + "'; allowed: " + allowed);
+    }
+
+    /**
+     * The one of these that has the name.
+     *
+     * @throws ConfigException naming {@code field} if none has it
+     */
+    public static <T> T choose(String field, String name, T[] all, Function<? super T, String> nameOf) {
+        return Arrays.stream(all)
+                .filter(each -> nameOf.apply(each).equals(name))
+                .findFirst()
+                .orElseThrow(() ->
+                        unsupported(field, name, Arrays.stream(all).map(nameOf).collect(Collectors.joining(", "))));
     }
 
     /** The same problem in a value that stands at {@code path}, which takes the place of the first name of the field. */

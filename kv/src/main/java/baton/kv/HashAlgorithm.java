@@ -1,9 +1,7 @@
 package baton.kv;
 
-import java.util.Arrays;
 import java.util.Map;
 import java.util.Optional;
-import java.util.stream.Collectors;
 
 /** How blocks of tokens are hashed: vLLM's {@code --prefix-caching-hash-algo}. */
 public enum HashAlgorithm {
@@ -28,13 +26,7 @@ public enum HashAlgorithm {
 
     /** @throws ConfigException if there is none of that name */
     public static HashAlgorithm parse(String field, String name) {
-        return Arrays.stream(values())
-                .filter(algorithm -> algorithm.label.equals(name))
-                .findFirst()
-                .orElseThrow(() -> ConfigException.unsupported(
-                        field,
-                        name,
-                        Arrays.stream(values()).map(HashAlgorithm::label).collect(Collectors.joining(", "))));
+        return ConfigException.choose(field, name, values(), HashAlgorithm::label);
     }
 
     /** The seed of hash chains that an environment sets: {@code PYTHONHASHSEED}, as in vLLM. */

@@ -1,10 +1,15 @@
 package baton.kv;
 
+import java.math.BigDecimal;
+import java.math.MathContext;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Function;
 import tools.jackson.core.JacksonException;
 import tools.jackson.core.StreamReadFeature;
 import tools.jackson.core.json.JsonFactory;
@@ -44,13 +49,24 @@ public final class JsonFields {
         return new JsonFields(path, node.deepCopy());
     }
 
+    /** A process's variables that are not blank, each named in errors. */
+    public static JsonFields ofVariables(Map<String, String> environment) {
+        ObjectNode node = JsonNodeFactory.instance.objectNode();
+        environment.forEach((name, value) -> {
+            if (!value.isBlank()) {
+                node.put(name, value.strip());
+            }
+        });
+        return new JsonFields("", node);
+    }
+
     /** @throws ConfigException if {@code json} is not a JSON object, or has an object with a key twice */
     public static JsonFields parse(String path, String json) {
         JsonNode parsed = tree(path, json);
         if (parsed instanceof ObjectNode object) {
             return new JsonFields(path, object);
         }
-        throw new ConfigException(path, "must be a JSON object, is " + describe(parsed));
+        throw new ConfigException(path, "must be a JSON object, is " + shown(parsed));
     }
 
     /** @throws ConfigException if {@code json} is not JSON, or has an object with a key twice */
@@ -79,6 +95,15 @@ public final class JsonFields {
             }
         }
         return new JsonFields(path, complete);
+    }
+
+    /** These fields, and others' where this has none or {@code null}; named as here in errors. */
+    public JsonFields over(JsonFields others) {
+        ObjectNode merged = others.toJson();
+        node.properties().stream()
+                .filter(field -> !field.getValue().isNull())
+                .forEach(field -> merged.set(field.getKey(), field.getValue()));
+        return new JsonFields(path, merged);
     }
 
     public Set<String> names() {
@@ -136,6 +161,51 @@ public final class JsonFields {
             }
             return number;
         });
+    }
+
+    /** A whole number from {@code least} to {@code most}. */
+    public Optional<Integer> integer(String name, int least, int most) {
+        Optional<Integer> value = integerAtLeast(name, least);
+        value.filter(given -> given > most).ifPresent(given -> {
+            throw new ConfigException(field(name), "is " + given + ", must be at most " + most);
+        });
+        return value;
+    }
+
+    /** @param least {@link Double#MIN_VALUE} for any number above 0 */
+    public Optional<Double> number(String name, double least, double most) {
+        Optional<Double> value = number(name);
+        value.filter(given -> !(given >= least && given <= most)).ifPresent(given -> {
+            String bound = least == Double.MIN_VALUE ? "more than 0" : "at least " + shown(least);
+            throw new ConfigException(
+                    field(name), "is " + given + ", must be " + bound + " and at most " + shown(most));
+        });
+        return value;
+    }
+
+    private static String shown(double bound) {
+        return new BigDecimal(bound, MathContext.DECIMAL64).stripTrailingZeros().toPlainString();
+    }
+
+    /** A number of seconds, as {@link #number(String, double, double)}. */
+    public Optional<Duration> seconds(String name, double least, double most) {
+        return number(name, least, most).map(seconds -> Duration.ofNanos((long) (seconds * 1e9)));
+    }
+
+    /** A text that is one of these. */
+    public Optional<String> choice(String name, String... allowed) {
+        return string(name).map(text -> ConfigException.choose(field(name), text, allowed, Function.identity()));
+    }
+
+    /** @throws ConfigException if a field is none of these settings */
+    public void requireKnown(Collection<Setting> settings) {
+        Set<String> known = Setting.names(settings);
+        node.propertyNames().stream()
+                .filter(name -> !known.contains(name))
+                .findFirst()
+                .ifPresent(name -> {
+                    throw new ConfigException(field(name), "unknown field; known: " + String.join(", ", known));
+                });
     }
 
     public Optional<Boolean> bool(String name) {
@@ -218,10 +288,11 @@ public final class JsonFields {
     }
 
     private ConfigException wrongType(String name, JsonNode value, String wanted) {
-        return new ConfigException(field(name), "must be " + wanted + ", is " + describe(value));
+        return new ConfigException(field(name), "must be " + wanted + ", is " + shown(value));
     }
 
-    private static String describe(JsonNode value) {
+    /** Its text, of which at most 80 characters, for errors. */
+    public static String shown(JsonNode value) {
         String text = value.toString();
         return text.length() <= 80 ? text : text.substring(0, 77) + "...";
     }

@@ -1,8 +1,8 @@
 package baton.kv;
 
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
-import java.util.Set;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -58,27 +58,12 @@ public record KvEventsConfig(
     /** Where events go. */
     public enum Publisher {
         /** Nowhere. */
-        NULL("null"),
+        NULL,
         /** To subscribers over ZeroMQ. */
-        ZMQ("zmq");
-
-        private final String configName;
-
-        Publisher(String configName) {
-            this.configName = configName;
-        }
+        ZMQ;
 
         public String configName() {
-            return configName;
-        }
-
-        private static Publisher parse(String field, String name) {
-            for (Publisher publisher : values()) {
-                if (publisher.configName.equals(name)) {
-                    return publisher;
-                }
-            }
-            throw ConfigException.unsupported(field, name, "null, zmq");
+            return name().toLowerCase(Locale.ROOT);
         }
     }
 
@@ -88,9 +73,9 @@ public record KvEventsConfig(
             throw new ConfigException(
                     FIELD + "." + ENDPOINT, "is " + endpoint + ", must have a port to connect to, or * as its host");
         }
-        requireAtLeast(BUFFER_STEPS, bufferSteps, 0);
-        requireAtLeast(HWM, hwm, 0);
-        requireAtLeast(MAX_QUEUE_SIZE, maxQueueSize, 1);
+        Require.atLeast(FIELD + "." + BUFFER_STEPS, bufferSteps, 0);
+        Require.atLeast(FIELD + "." + HWM, hwm, 0);
+        Require.atLeast(FIELD + "." + MAX_QUEUE_SIZE, maxQueueSize, 1);
     }
 
     /**
@@ -100,18 +85,14 @@ public record KvEventsConfig(
      * @throws ConfigException if a field is unknown, has the wrong type or a value that is not allowed
      */
     public static KvEventsConfig fromJson(JsonFields given) {
-        Set<String> known = Setting.names(FIELDS);
-        for (String name : given.names()) {
-            if (!known.contains(name)) {
-                throw new ConfigException(given.field(name), "unknown field; known: " + String.join(", ", known));
-            }
-        }
+        given.requireKnown(FIELDS);
         JsonFields json = given.withDefaults(FIELDS);
         boolean enabled = json.bool(ENABLED).orElseThrow();
         return new KvEventsConfig(
                 enabled,
                 json.string(PUBLISHER)
-                        .map(name -> Publisher.parse(json.field(PUBLISHER), name))
+                        .map(name -> ConfigException.choose(
+                                json.field(PUBLISHER), name, Publisher.values(), Publisher::configName))
                         .orElse(enabled ? Publisher.ZMQ : Publisher.NULL),
                 ZeroMqEndpoint.parse(json.field(ENDPOINT), json.string(ENDPOINT).orElseThrow()),
                 json.string(REPLAY_ENDPOINT).map(text -> ZeroMqEndpoint.parse(json.field(REPLAY_ENDPOINT), text)),
@@ -161,11 +142,5 @@ public record KvEventsConfig(
             case PUBLISHER, ENDPOINT, REPLAY_ENDPOINT, TOPIC -> true;
             default -> false;
         };
-    }
-
-    private static void requireAtLeast(String field, int value, int least) {
-        if (value < least) {
-            throw new ConfigException(FIELD + "." + field, "is " + value + ", must be at least " + least);
-        }
     }
 }

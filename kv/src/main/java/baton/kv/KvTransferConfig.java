@@ -119,27 +119,19 @@ public record KvTransferConfig(
         if (!bufferDevice.equals("cpu") && !bufferDevice.equals("cuda")) {
             throw ConfigException.unsupported(BUFFER_DEVICE, bufferDevice, "cpu, cuda");
         }
-        if (bufferSize < 0) {
-            throw new ConfigException(BUFFER_SIZE, "is " + bufferSize + ", must be at least 0");
-        }
+        Require.atLeast(BUFFER_SIZE, bufferSize, 0);
         if (connector.isPresent() && role.isEmpty()) {
             throw new ConfigException(
                     ROLE, "Please specify kv_role when kv_connector is set, supported roles are " + KvRole.supported());
         }
-        if (parallelSize < 1) {
-            throw new ConfigException(PARALLEL_SIZE, "is " + parallelSize + ", must be at least 1");
-        }
-        if (rank.isPresent() && rank.getAsInt() < 0) {
-            throw new ConfigException(RANK, "is " + rank.getAsInt() + ", must be at least 0");
-        }
+        Require.atLeast(PARALLEL_SIZE, parallelSize, 1);
+        Require.atLeast(RANK, rank.orElse(0), 0);
         if (rank.isPresent() && rank.getAsInt() >= parallelSize) {
             throw new ConfigException(
                     RANK, "is " + rank.getAsInt() + ", must be less than kv_parallel_size=" + parallelSize);
         }
         requireText(IP, ip);
-        if (port < 0 || port > 65535) {
-            throw new ConfigException(PORT, "is " + port + ", must be 0 to 65535");
-        }
+        Require.port(PORT, port);
         modulePath.ifPresent(path -> {
             if (path.isBlank()) {
                 throw new ConfigException(MODULE_PATH, "kv_connector_module_path cannot be an empty string.");

@@ -44,9 +44,7 @@ public final class ListenAddress {
         if (host.isBlank()) {
             throw new ConfigException(hostField, "is empty, must be a name or address of this machine");
         }
-        if (port < 0 || port > 65535) {
-            throw new ConfigException(portField, "is " + port + ", must be between 0 and 65535");
-        }
+        Require.port(portField, port);
         InetAddress address;
         try {
             address = InetAddress.getByName(host);

@@ -1,29 +1,22 @@
 package baton.kv;
 
+import java.util.Locale;
+
 /** The policy for a request whose external KV could not be loaded. */
 public enum LoadFailurePolicy {
     /** Compute the tokens that could not be loaded. */
-    RECOMPUTE("recompute"),
+    RECOMPUTE,
     /** End the request with an error. */
-    FAIL("fail");
-
-    private final String configName;
-
-    LoadFailurePolicy(String configName) {
-        this.configName = configName;
-    }
+    FAIL;
 
     /** The value of {@code kv_load_failure_policy}. */
     public String configName() {
-        return configName;
+        return name().toLowerCase(Locale.ROOT);
     }
 
     /** @throws ConfigException if {@code name} is no policy */
     public static LoadFailurePolicy parse(String name) {
-        return switch (name) {
-            case "recompute" -> RECOMPUTE;
-            case "fail" -> FAIL;
-            default -> throw ConfigException.unsupported("kv_load_failure_policy", name, "recompute, fail");
-        };
+        return ConfigException.choose(
+                KvTransferConfig.LOAD_FAILURE_POLICY, name, values(), LoadFailurePolicy::configName);
     }
 }

@@ -36,12 +36,8 @@ public record ServerTls(Path certificate, Path key, Optional<Path> authorities, 
         }
 
         private static Clients of(int number) {
-            for (Clients each : values()) {
-                if (each.number == number) {
-                    return each;
-                }
-            }
-            throw ConfigException.unsupported("ssl cert reqs", number, "0, 1, 2");
+            return ConfigException.choose(
+                    "ssl cert reqs", Integer.toString(number), values(), each -> Integer.toString(each.number));
         }
     }
 

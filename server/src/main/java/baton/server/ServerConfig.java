@@ -5,6 +5,7 @@ import baton.engine.SamplingParamsBuilder;
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
 import baton.kv.KvEventsConfig;
+import baton.kv.Require;
 import baton.kv.ServerTls;
 import baton.kv.WebGuard;
 import baton.trace.OtlpExporter;
@@ -91,33 +92,17 @@ public record ServerConfig(
         if (servedModelNames.isEmpty() || servedModelNames.stream().anyMatch(String::isBlank)) {
             throw new ConfigException("served_model_name", "is " + servedModelNames + ", must be one name or more");
         }
-        if (port < 0 || port > 65535) {
-            throw new ConfigException("port", "is " + port + ", must be between 0 and 65535");
-        }
-        if (grpcPort.orElse(0) < 0 || grpcPort.orElse(0) > 65535) {
-            throw new ConfigException("grpc_port", "is " + grpcPort.getAsInt() + ", must be between 0 and 65535");
-        }
+        Require.port("port", port);
+        Require.port("grpc_port", grpcPort.orElse(0));
         if (apiKey.isPresent() && apiKey.get().isBlank()) {
             throw new ConfigException("api_key", "is blank; leave it out to serve everyone");
         }
-        if (maxBodyBytes <= 0) {
-            throw new ConfigException("max_body_bytes", "is " + maxBodyBytes + ", must be positive");
-        }
-        if (maxPendingBytes <= 0) {
-            throw new ConfigException("max_pending_bytes", "is " + maxPendingBytes + ", must be positive");
-        }
-        if (!bodyTimeout.isPositive()) {
-            throw new ConfigException("body_timeout", "is " + bodyTimeout + ", must be positive");
-        }
-        if (maxPreparingBytes <= 0) {
-            throw new ConfigException("max_preparing_bytes", "is " + maxPreparingBytes + ", must be positive");
-        }
-        if (!prepareTimeout.isPositive()) {
-            throw new ConfigException("prepare_timeout", "is " + prepareTimeout + ", must be positive");
-        }
-        if (!idleTimeout.isPositive()) {
-            throw new ConfigException("idle_timeout", "is " + idleTimeout + ", must be positive");
-        }
+        Require.positive("max_body_bytes", maxBodyBytes);
+        Require.positive("max_pending_bytes", maxPendingBytes);
+        Require.positive("body_timeout", bodyTimeout);
+        Require.positive("max_preparing_bytes", maxPreparingBytes);
+        Require.positive("prepare_timeout", prepareTimeout);
+        Require.positive("idle_timeout", idleTimeout);
         GenerationRequest.requireShare(cacheHitThreshold);
         unloggedPaths = Set.copyOf(unloggedPaths);
         kvEventSources = Map.copyOf(kvEventSources);

@@ -1,6 +1,7 @@
 package baton.bench.frame;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.time.Duration;
 import java.util.Locale;
 import java.util.Optional;
@@ -19,9 +20,7 @@ public final class Budget {
      * @throws ConfigException if it is not positive
      */
     public static Budget of(Duration duration) {
-        if (!duration.isPositive()) {
-            throw new ConfigException("budget", "is " + duration.toMillis() / 1e3 + " s, must be positive");
-        }
+        Require.positive("budget", duration);
         return new Budget(System.nanoTime() + duration.toNanos());
     }
 

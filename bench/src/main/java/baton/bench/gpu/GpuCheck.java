@@ -1,12 +1,12 @@
 package baton.bench.gpu;
 
 import baton.cluster.JavaCommand;
-import baton.cluster.TemporaryDirectory;
 import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.NativeDriver;
 import baton.cuda.driver.NativeDriver.Search;
 import baton.cuda.sim.SimulatedDriver;
+import baton.kv.TemporaryDirectory;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.io.StringWriter;

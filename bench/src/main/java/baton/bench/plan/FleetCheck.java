@@ -2,7 +2,6 @@ package baton.bench.plan;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
-import baton.bench.frame.Require;
 import baton.bench.plan.Workload.Arrival;
 import baton.bench.serve.Backend;
 import baton.bench.serve.Endpoint;
@@ -13,6 +12,7 @@ import baton.bench.serve.RequestBody;
 import baton.bench.serve.Sample;
 import baton.bench.serve.ServedModel;
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.List;

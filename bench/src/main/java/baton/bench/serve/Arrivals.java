@@ -1,6 +1,7 @@
 package baton.bench.serve;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.util.Optional;
 import java.util.Random;
 
@@ -29,9 +30,7 @@ public record Arrivals(double rate, double burstiness, Optional<Ramp> ramp) {
     public record Ramp(Strategy strategy, double from, double to) {
         /** @throws ConfigException naming the option that is out of its range */
         public Ramp {
-            if (!(from > 0)) {
-                throw new ConfigException("ramp-up-start-rps", "is " + from + ", must be positive");
-            }
+            Require.positive("ramp-up-start-rps", from);
             if (!(to >= from) || Double.isInfinite(to)) {
                 throw new ConfigException(
                         "ramp-up-end-rps", "is " + to + ", must be finite and at least ramp-up-start-rps, " + from);

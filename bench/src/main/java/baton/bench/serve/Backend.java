@@ -1,8 +1,6 @@
 package baton.bench.serve;
 
 import baton.kv.ConfigException;
-import java.util.Arrays;
-import java.util.stream.Collectors;
 
 /** What is spoken, by vLLM's names. */
 public enum Backend {
@@ -30,12 +28,6 @@ public enum Backend {
 
     /** @throws ConfigException if there is none of that name */
     public static Backend parse(String field, String label) {
-        return Arrays.stream(values())
-                .filter(each -> each.label.equals(label))
-                .findFirst()
-                .orElseThrow(() -> ConfigException.unsupported(
-                        field,
-                        label,
-                        Arrays.stream(values()).map(Backend::label).collect(Collectors.joining(", "))));
+        return ConfigException.choose(field, label, values(), Backend::label);
     }
 }

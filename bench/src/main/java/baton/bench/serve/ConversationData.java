@@ -1,6 +1,7 @@
 package baton.bench.serve;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -16,9 +17,9 @@ import java.util.List;
 public record ConversationData(int turns, int input, int output) implements DataSet {
     /** @throws ConfigException naming the option that is out of its range */
     public ConversationData {
-        DataSet.atLeast(1, "conversation-turns", turns);
-        DataSet.atLeast(1, "conversation-input-len", input);
-        DataSet.atLeast(1, "conversation-output-len", output);
+        Require.atLeast("conversation-turns", turns, 1);
+        Require.atLeast("conversation-input-len", input, 1);
+        Require.atLeast("conversation-output-len", output, 1);
     }
 
     @Override

@@ -19,12 +19,4 @@ public interface DataSet {
     default boolean ignoresEos() {
         return false;
     }
-
-    /** @throws ConfigException if it is less than that */
-    static int atLeast(int least, String field, int value) {
-        if (value < least) {
-            throw new ConfigException(field, "is " + value + ", must be at least " + least);
-        }
-        return value;
-    }
 }

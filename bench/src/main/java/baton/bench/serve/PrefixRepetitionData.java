@@ -1,6 +1,7 @@
 package baton.bench.serve;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -19,10 +20,10 @@ public record PrefixRepetitionData(int prefixes, int prefix, int suffix, int out
         implements DataSet {
     /** @throws ConfigException naming the option that is out of its range */
     public PrefixRepetitionData {
-        DataSet.atLeast(1, "prefix-repetition-num-prefixes", prefixes);
-        DataSet.atLeast(1, "prefix-repetition-prefix-len", prefix);
-        DataSet.atLeast(0, "prefix-repetition-suffix-len", suffix);
-        DataSet.atLeast(1, "prefix-repetition-output-len", output);
+        Require.atLeast("prefix-repetition-num-prefixes", prefixes, 1);
+        Require.atLeast("prefix-repetition-prefix-len", prefix, 1);
+        Require.atLeast("prefix-repetition-suffix-len", suffix, 0);
+        Require.atLeast("prefix-repetition-output-len", output, 1);
     }
 
     @Override

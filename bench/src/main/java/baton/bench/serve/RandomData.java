@@ -1,6 +1,7 @@
 package baton.bench.serve;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -18,9 +19,9 @@ import java.util.List;
 public record RandomData(int prefix, int input, int output, double inputRatio, double outputRatio) implements DataSet {
     /** @throws ConfigException naming the option that is out of its range */
     public RandomData {
-        DataSet.atLeast(0, "random-prefix-len", prefix);
-        DataSet.atLeast(0, "random-input-len", input);
-        DataSet.atLeast(1, "random-output-len", output);
+        Require.atLeast("random-prefix-len", prefix, 0);
+        Require.atLeast("random-input-len", input, 0);
+        Require.atLeast("random-output-len", output, 1);
         for (double ratio : new double[] {inputRatio, outputRatio}) {
             if (!(ratio >= 0 && ratio < 1)) {
                 throw new ConfigException("random-range-ratio", "is " + ratio + ", must be at least 0 and less than 1");

@@ -1,6 +1,5 @@
 package baton.connectors.bykey;
 
-import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Setting;
 import java.time.Duration;
@@ -35,12 +34,8 @@ public record StorePolicy(
             "The share of the values in memory, above 0 and at most 1, that one tenant keeps, the last that it has used; a tenant is a"
                     + " `cache_salt` up to its first `:`.");
 
-    /** @throws ConfigException if it is not in its range */
+    /** @throws baton.kv.ConfigException if it is not in its range */
     public static double tenantShare(JsonFields extra) {
-        double share = extra.number(TENANT_SHARE).orElse(1.0);
-        if (!(share > 0 && share <= 1)) {
-            throw new ConfigException(extra.field(TENANT_SHARE), "is " + share + ", must be more than 0 and at most 1");
-        }
-        return share;
+        return extra.number(TENANT_SHARE, Double.MIN_VALUE, 1).orElse(1.0);
     }
 }

@@ -201,13 +201,20 @@ final class LmCacheConfig {
         return fields(key).flatMap(fields -> fields.integerAtLeast(field(key), min));
     }
 
-    /** @throws ConfigException if it is not a number from {@code min} to {@code max} */
-    double number(String key, double min, double max) {
-        double value = fields(key).flatMap(fields -> fields.number(field(key))).orElseThrow();
-        if (!(value >= min && value <= max)) {
-            throw new ConfigException(field(key), "is " + value + ", must be at least " + min + " and at most " + max);
-        }
-        return value;
+    Optional<Integer> integer(String key, int least, int most) {
+        return fields(key).flatMap(fields -> fields.integer(field(key), least, most));
+    }
+
+    /** A text that is one of these. */
+    Optional<String> choice(String key, String... allowed) {
+        return fields(key).flatMap(fields -> fields.choice(field(key), allowed));
+    }
+
+    /** @throws ConfigException if it is not a number from {@code least} to {@code most} */
+    double number(String key, double least, double most) {
+        return fields(key)
+                .flatMap(fields -> fields.number(field(key), least, most))
+                .orElseThrow();
     }
 
     boolean has(String key) {

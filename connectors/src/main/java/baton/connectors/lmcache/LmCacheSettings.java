@@ -22,6 +22,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Collections;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
@@ -29,15 +30,9 @@ import java.util.OptionalLong;
 /**
  * The connector's settings, by LMCache's keys ({@link LmCacheConfig}); those with {@code baton_} are Baton's.
  *
- * @param chunkSize tokens of a chunk
- * @param memoryBytes {@code max_local_cpu_size}
- * @param disk {@code local_disk}
- * @param remote {@code remote_url}
  * @param use of the stores, by {@code kv_role}, {@code min_retrieve_tokens} and {@code LMCACHE_FORCE_SKIP_SAVE}
  * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}; with {@code enable_pd} the decode instance waits, not the answer
- * @param lookupTimeout {@code lookup_timeout_ms}
  * @param model {@code baton_model_name}: the model in keys; without it, the model's own name
- * @param key {@code kv_store_key_file}
  * @param pd {@code enable_pd} and what belongs to it: then there are no chunks, and no store but the buffer
  */
 record LmCacheSettings(
@@ -153,13 +148,13 @@ record LmCacheSettings(
                     "must be left out with enable_pd and " + REMOTE + ": it is of " + DISK
                             + ", as LMCache, which shares remote objects, does not decrypt them; tiers of OffloadingConnector can be encrypted");
         }
-        requireText(config, SERDE, "naive");
-        requireText(config, POLICY, "LRU");
-        int chunkSize = config.integerAtLeast(CHUNK_SIZE, 1).orElseThrow();
-        if (chunkSize > MOST_CHUNK) {
-            throw new ConfigException(config.field(CHUNK_SIZE), "is " + chunkSize + ", must be at most " + MOST_CHUNK);
-        }
-        Hashes hashes = hashes(config);
+        config.choice(SERDE, "naive");
+        config.choice(POLICY, "LRU");
+        int chunkSize = config.integer(CHUNK_SIZE, 1, MOST_CHUNK).orElseThrow();
+        Hashes hashes = Hashes.valueOf(config.choice(HASH, "builtin", "sha256", "sha256_cbor", "sha256_cbor_64bit")
+                .orElseThrow()
+                .replace("_64bit", "")
+                .toUpperCase(Locale.ROOT));
         var _ = hashes.open(environment);
         boolean skipSave = !Optional.ofNullable(environment.get(FORCE_SKIP_SAVE))
                 .orElse("")
@@ -186,29 +181,11 @@ record LmCacheSettings(
         }
     }
 
-    private static void requireText(LmCacheConfig config, String key, String value) {
-        config.string(key).filter(text -> !text.equals(value)).ifPresent(text -> {
-            throw ConfigException.unsupported(config.field(key), text, value);
-        });
-    }
-
     private static String model(String field, String name) {
         if (name.isBlank() || name.contains("@") || !name.chars().allMatch(c -> c > ' ' && c < 127)) {
             throw new ConfigException(field, "is '" + name + "', must be printable ASCII without blanks and @");
         }
         return name;
-    }
-
-    private static Hashes hashes(LmCacheConfig config) {
-        String name = config.string(HASH).orElseThrow();
-        return switch (name) {
-            case "builtin" -> Hashes.BUILTIN;
-            case "sha256" -> Hashes.SHA256;
-            case "sha256_cbor", "sha256_cbor_64bit" -> Hashes.SHA256_CBOR;
-            default ->
-                throw ConfigException.unsupported(
-                        config.field(HASH), name, "builtin, sha256, sha256_cbor, sha256_cbor_64bit");
-        };
     }
 
     private static Optional<FileStoreSettings> disk(LmCacheConfig config) {

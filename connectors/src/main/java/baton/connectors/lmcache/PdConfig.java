@@ -89,8 +89,8 @@ final class PdConfig {
         if (bytes <= 0) {
             throw new ConfigException(config.field(BYTES), "is " + bytes + ", must be the bytes of the buffer");
         }
-        only(config, DEVICE, "cpu");
-        only(config, CHANNEL, "nixl");
+        config.choice(DEVICE, "cpu");
+        config.choice(CHANNEL, "nixl");
         if (config.bool(BIDIRECTIONAL).orElse(false)) {
             throw new ConfigException(
                     config.field(BIDIRECTIONAL), "is true, must be false: blocks go from prefill to decode only");
@@ -145,13 +145,6 @@ final class PdConfig {
             }
             default -> throw ConfigException.unsupported(config.field(ROLE), role, "sender, receiver");
         };
-    }
-
-    private static void only(LmCacheConfig config, String key, String value) {
-        String given = config.string(key).orElse(value);
-        if (!given.equals(value)) {
-            throw ConfigException.unsupported(config.field(key), given, value);
-        }
     }
 
     private static PeerAddress address(LmCacheConfig config, String host, int port) {

@@ -13,15 +13,7 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's.
- *
- * @param host {@code kv_ip}: where this instance listens and is found
- * @param bootstrapPort {@code bootstrap_port}, else {@code VLLM_MOONCAKE_BOOTSTRAP_PORT}, else 8998; 0 takes a free one
- * @param registry {@code bootstrap_server_address}: a registry elsewhere, with which prefill ranks register; then none runs here
- * @param dpRank {@code data_parallel_rank} (0): of this instance among those that share the registry
- * @param workers {@code num_workers} (10): how many prompts a rank writes at once
- * @param timeouts how long things may take
- * @param access which peers may connect, and be connected to
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} says what they mean.
  */
 record MooncakeSettings(
         String host,
@@ -71,16 +63,7 @@ record MooncakeSettings(
             Setting.absent(
                     LOAD, "`" + ABORT + "` and `" + TRANSFER + "`", "Seconds after which a decode instance gives up."));
 
-    /**
-     * How long things may take.
-     *
-     * @param handshake {@code handshake_timeout}, else {@code VLLM_MOONCAKE_CONNECTOR_TIMEOUT}, else 30 s: one question to a registry, one
-     *     connection to a peer
-     * @param abort {@code abort_request_timeout}, else {@code VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT}, else 480 s: how long a prefill rank
-     *     waits for a prompt that a decode rank has asked for, and keeps one that none has asked for
-     * @param transfer {@code transfer_timeout} (60 s): of the writes of one prompt
-     * @param load {@code load_timeout} ({@code abort} and {@code transfer}): after it a decode instance gives up
-     */
+    /** How long things may take. */
     record Timeouts(Duration handshake, Duration abort, Duration transfer, Duration load) {
         /** After this time since a decode rank has asked, a prefill rank writes nothing for it, whatever has happened. */
         Duration lastWrite() {
@@ -94,10 +77,8 @@ record MooncakeSettings(
      */
     static MooncakeSettings of(KvTransferConfig config, Map<String, String> environment) {
         JsonFields extra = config.extra().withDefaults(SETTINGS);
-        String protocol = extra.string(PROTOCOL).orElseThrow();
-        if (!protocol.equals("rdma") && !protocol.equals("tcp")) {
-            throw ConfigException.unsupported(extra.field(PROTOCOL), protocol, "rdma, tcp");
-        }
+        JsonFields variables = JsonFields.ofVariables(environment);
+        extra.choice(PROTOCOL, "rdma", "tcp");
         ListenAddress.requireOfOneHost("kv_ip", config.ip());
         Optional<PeerAddress> registry = extra.string(REGISTRY)
                 .map(text -> PeerAddress.find(text)
@@ -111,15 +92,19 @@ record MooncakeSettings(
                 registry.map(PeerAddress::host).map(List::of).orElse(List.of()));
         // Mooncake's messages have no place for a secret.
         access.requireSafeByAddress("kv_ip", config.ip());
-        Duration handshake = seconds(extra, HANDSHAKE, number(environment, HANDSHAKE_VARIABLE, 30));
-        Duration abort = seconds(extra, ABORT, number(environment, ABORT_VARIABLE, 480));
-        Duration transfer = seconds(extra, TRANSFER);
-        Duration load = seconds(extra, LOAD, abort.plus(transfer).toNanos() / 1e9);
+        Duration handshake = seconds(extra, HANDSHAKE)
+                .or(() -> seconds(variables, HANDSHAKE_VARIABLE))
+                .orElse(Duration.ofSeconds(30));
+        Duration abort = seconds(extra, ABORT)
+                .or(() -> seconds(variables, ABORT_VARIABLE))
+                .orElse(Duration.ofSeconds(480));
+        Duration transfer = seconds(extra, TRANSFER).orElseThrow();
+        Duration load = seconds(extra, LOAD).orElse(abort.plus(transfer));
         return new MooncakeSettings(
                 config.ip(),
-                extra.integerAtLeast(BOOTSTRAP_PORT, 0)
-                        .map(port -> port(extra.field(BOOTSTRAP_PORT), port))
-                        .orElseGet(() -> port(PORT_VARIABLE, number(environment, PORT_VARIABLE, 8998))),
+                extra.integer(BOOTSTRAP_PORT, 0, 65_535)
+                        .or(() -> variables.integer(PORT_VARIABLE, 0, 65_535))
+                        .orElse(8998),
                 registry,
                 extra.integerAtLeast(DP_RANK, 0).orElseThrow(),
                 extra.integerAtLeast(WORKERS, 1).orElseThrow(),
@@ -127,31 +112,7 @@ record MooncakeSettings(
                 access);
     }
 
-    private static int port(String field, double port) {
-        if (port != (int) port || port < 0 || port > 65_535) {
-            throw new ConfigException(field, "is " + port + ", must be a port from 0 to 65535");
-        }
-        return (int) port;
-    }
-
-    private static double number(Map<String, String> environment, String variable, double byDefault) {
-        String value = environment.getOrDefault(variable, "").strip();
-        try {
-            return value.isEmpty() ? byDefault : Double.parseDouble(value);
-        } catch (NumberFormatException e) {
-            throw new ConfigException(variable, "is '" + value + "', must be a number", e);
-        }
-    }
-
-    private static Duration seconds(JsonFields extra, String name) {
-        return seconds(extra, name, extra.number(name).orElseThrow());
-    }
-
-    private static Duration seconds(JsonFields extra, String name, double byDefault) {
-        double seconds = extra.number(name).orElse(byDefault);
-        if (!(seconds >= 0.001 && seconds <= 31_536_000)) {
-            throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 31536000");
-        }
-        return Duration.ofNanos((long) (seconds * 1e9));
+    private static Optional<Duration> seconds(JsonFields fields, String name) {
+        return fields.seconds(name, 0.001, 31_536_000);
     }
 }

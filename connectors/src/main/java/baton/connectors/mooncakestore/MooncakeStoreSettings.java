@@ -120,8 +120,8 @@ record MooncakeStoreSettings(
     static MooncakeStoreSettings of(KvTransferConfig config, Map<String, String> environment) {
         JsonFields extra = config.extra().withDefaults(SETTINGS);
         requireHonoured(extra);
-        Optional<String> path = extra.string(CONFIG_PATH)
-                .or(() -> Optional.ofNullable(environment.get(CONFIG_VARIABLE)).filter(text -> !text.isBlank()));
+        JsonFields variables = JsonFields.ofVariables(environment);
+        Optional<String> path = extra.string(CONFIG_PATH).or(() -> variables.string(CONFIG_VARIABLE));
         Optional<MooncakeConfig> file = path.map(text -> MooncakeConfig.read(
                 extra.value(CONFIG_PATH).isPresent() ? extra.field(CONFIG_PATH) : CONFIG_VARIABLE, text));
         boolean loads = extra.bool(ENABLE_LOOKUP).orElseThrow();
@@ -130,11 +130,6 @@ record MooncakeStoreSettings(
         StoreAccess access = extra.string(REST_URL).isPresent()
                 ? rest(extra, file, path, loads || stores)
                 : library(config, extra, file, path, environment);
-        double seconds = extra.number(LOAD_TIMEOUT).orElseThrow();
-        if (!(seconds > 0 && seconds <= 3600)) {
-            throw new ConfigException(
-                    extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
-        }
         long memory = MooncakeConfig.bytes(
                 extra,
                 MooncakeConfig.BUFFER,
@@ -158,7 +153,7 @@ record MooncakeStoreSettings(
                         !saveDecode,
                         0,
                         TRACKED_KEYS,
-                        Duration.ofNanos((long) (seconds * 1e9)),
+                        extra.seconds(LOAD_TIMEOUT, Double.MIN_VALUE, 3600).orElseThrow(),
                         true,
                         0,
                         StorePolicy.tenantShare(extra),
@@ -218,10 +213,7 @@ record MooncakeStoreSettings(
                             + ENABLE_LOOKUP + " or " + SAVE_DECODE + ", or leave the connector out");
         }
         String url = extra.string(REST_URL).orElseThrow();
-        int connections = extra.integerAtLeast(REST_CONNECTIONS, 1).orElse(4);
-        if (connections > 64) {
-            throw new ConfigException(extra.field(REST_CONNECTIONS), "is " + connections + ", must be 1 to 64");
-        }
+        int connections = extra.integer(REST_CONNECTIONS, 1, 64).orElse(4);
         return new StoreAccess.Rest(MooncakeRest.at(extra.field(REST_URL), url, connections, CONNECT_TIMEOUT));
     }
 
@@ -257,9 +249,10 @@ record MooncakeStoreSettings(
         if (segment.isPresent() && segment.get().isEmpty()) {
             throw new ConfigException(extra.field(PREFERRED_SEGMENT), "is empty, must be a host:port, or absent");
         }
-        Optional<String> preferred = segment.or(() -> set(environment, SEGMENT_VARIABLE));
+        JsonFields variables = JsonFields.ofVariables(environment);
+        Optional<String> preferred = segment.or(() -> variables.string(SEGMENT_VARIABLE));
         MooncakeSetup setup = new MooncakeSetup(
-                set(environment, HOSTNAME_VARIABLE).orElse(config.ip()),
+                variables.string(HOSTNAME_VARIABLE).orElse(config.ip()),
                 mooncake.metadataServer(),
                 mooncake.masterServerAddress(),
                 mooncake.segmentBytes(),
@@ -270,10 +263,6 @@ record MooncakeStoreSettings(
             case StoreLibrary.Found found -> new StoreAccess.Library(found, setup);
             case StoreLibrary.Absent absent -> throw new ConfigException(extra.field(LIBRARY), absent.reason());
         };
-    }
-
-    private static Optional<String> set(Map<String, String> environment, String variable) {
-        return Optional.ofNullable(environment.get(variable)).map(String::strip).filter(text -> !text.isEmpty());
     }
 
     private static OptionalInt storeTensorShares(JsonFields extra) {

@@ -2,10 +2,8 @@ package baton.connectors.nixl;
 
 import baton.kv.KvGroups.Group;
 import baton.kv.KvLayout;
+import baton.kv.Sha256;
 import baton.kv.connector.ConnectorContext;
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 
 /** The hash that two instances compare before they exchange blocks, vLLM's compatibility hash: equal hashes mean equal bytes. */
@@ -35,11 +33,6 @@ final class Compatibility {
                                     .map(Group::window)
                                     .toList());
         }
-        try {
-            byte[] digest = MessageDigest.getInstance("SHA-256").digest(factors.getBytes(StandardCharsets.UTF_8));
-            return HexFormat.of().formatHex(digest);
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
+        return HexFormat.of().formatHex(Sha256.of(factors));
     }
 }

@@ -20,28 +20,11 @@ import java.util.Set;
 import tools.jackson.databind.JsonNode;
 
 /**
- * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's.
+ * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} says what they mean.
  *
- * @param lease {@code kv_lease_duration} (30 s): how long a finished request's blocks are kept for its reader without a heartbeat
- * @param decoderBlocksTtl {@code decoder_kv_blocks_ttl} (480 s): how long a decode instance keeps a turn's blocks for the next
- * @param recomputeThreshold {@code kv_recompute_threshold} (64): fewer tokens of an earlier turn are computed, not pulled
- * @param bidirectional {@code bidirectional_kv_xfer} (false): the prefill instance pulls the decode instance's blocks of earlier turns
- * @param enforceCompatibility {@code enforce_handshake_compat} (true): refuse peers whose compatibility hash differs
- * @param engineTtl {@code engine_ttl} (3600 s): a peer unused for so long is disconnected; zero never
- * @param pushRegistrationTimeout {@code push_registration_timeout} ({@code decoder_kv_blocks_ttl}): how long a load waits for a push
- * @param handshakeTimeout {@code handshake_timeout} (5 s), of one handshake
- * @param transferTimeout {@code transfer_timeout} ({@code kv_lease_duration}): from the start of a load to its end
- * @param host {@code side_channel_host}, else {@code VLLM_NIXL_SIDE_CHANNEL_HOST}, else localhost
- * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
  * @param agent the whole {@code kv_connector_extra_config}, for the choice of the transfer agent ({@link TransferAgents})
- * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request; allowed peers too
- * @param vllm {@code vllm_compat}: for hand-overs with vLLM instances
  * @param mirrorsVllm {@code vllm_compat} is {@code "mirror"}: vLLM instances among {@code peers} are asked for their hash
- * @param vllmCpuInterior {@code vllm_cpu_attn_isa}: how the CPU_ATTN of vLLM instances packs blocks
- * @param vllmTensorParallelSize {@code vllm_tp_size}: of vLLM instances with more ranks than key/value heads
- * @param requireVerified {@code require_verified_kv} (false): blocks without checksums, a vLLM instance's, are not used
  * @param digest {@code kv_digest}: of the checksums of this instance's blocks; empty for {@code auto}
- * @param access which peers may connect, and be connected to: {@link PeerAccess}
  */
 public record NixlSettings(
         Duration lease,
@@ -86,6 +69,7 @@ public record NixlSettings(
     private static final String AUTO = "auto";
     private static final String HOST_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST";
     private static final String PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT";
+    private static final double A_YEAR = 31_536_000;
 
     /** All of them. */
     static final List<Setting> SETTINGS = Setting.join(
@@ -150,13 +134,13 @@ public record NixlSettings(
      */
     public static NixlSettings of(JsonFields given, Map<String, String> environment) {
         JsonFields extra = given.withDefaults(SETTINGS);
+        JsonFields variables = JsonFields.ofVariables(environment);
         // A block always has all layers in one range, which is what the setting asks for.
         extra.bool(CROSS_LAYERS);
-        Duration lease = seconds(extra, LEASE, 0.001);
-        Duration decoderTtl = seconds(extra, DECODER_TTL, 0.001);
-        String host = extra.string(HOST)
-                .or(() -> Optional.ofNullable(environment.get(HOST_VARIABLE)).filter(value -> !value.isBlank()))
-                .orElse("localhost");
+        Duration lease = seconds(extra, LEASE).orElseThrow();
+        Duration decoderTtl = seconds(extra, DECODER_TTL).orElseThrow();
+        String host =
+                extra.string(HOST).or(() -> variables.string(HOST_VARIABLE)).orElse("localhost");
         if (host.isBlank()) {
             throw new ConfigException(extra.field(HOST), "is empty, must be a host name or address");
         }
@@ -177,16 +161,13 @@ public record NixlSettings(
                 extra.integerAtLeast(THRESHOLD, 0).orElseThrow(),
                 extra.bool(BIDIRECTIONAL).orElseThrow(),
                 extra.bool(ENFORCE).orElseThrow(),
-                seconds(extra, ENGINE_TTL, 0),
-                optionalSeconds(extra, PUSH_TIMEOUT, 0.001).orElse(decoderTtl),
-                seconds(extra, HANDSHAKE_TIMEOUT, 0.001),
-                optionalSeconds(extra, TRANSFER_TIMEOUT, 0.001).orElse(lease),
+                extra.seconds(ENGINE_TTL, 0, A_YEAR).orElseThrow(),
+                seconds(extra, PUSH_TIMEOUT).orElse(decoderTtl),
+                seconds(extra, HANDSHAKE_TIMEOUT).orElseThrow(),
+                seconds(extra, TRANSFER_TIMEOUT).orElse(lease),
                 host,
-                extra.integerAtLeast(PORT, 0)
-                        .map(value -> port(extra.field(PORT), value.toString()))
-                        .or(() -> Optional.ofNullable(environment.get(PORT_VARIABLE))
-                                .filter(value -> !value.isBlank())
-                                .map(value -> port(PORT_VARIABLE, value)))
+                extra.integer(PORT, 0, 65_535)
+                        .or(() -> variables.integer(PORT_VARIABLE, 0, 65_535))
                         .orElse(5600),
                 given,
                 peers,
@@ -275,42 +256,14 @@ public record NixlSettings(
         return lease.multipliedBy(2).dividedBy(3);
     }
 
-    private static Duration seconds(JsonFields extra, String name, double least) {
-        return optionalSeconds(extra, name, least).orElseThrow();
-    }
-
-    private static Optional<Duration> optionalSeconds(JsonFields extra, String name, double least) {
-        return extra.number(name).map(seconds -> {
-            if (!(seconds >= least && seconds <= 31_536_000)) {
-                throw new ConfigException(
-                        extra.field(name), "is " + seconds + ", must be seconds from " + least + " to 31536000");
-            }
-            return Duration.ofNanos((long) (seconds * 1e9));
-        });
-    }
-
-    private static int port(String field, String value) {
-        try {
-            int port = Integer.parseInt(value.strip());
-            if (port >= 0 && port <= 65535) {
-                return port;
-            }
-        } catch (NumberFormatException e) {
-            throw new ConfigException(field, "is '" + value + "', must be a port from 0 to 65535", e);
-        }
-        throw new ConfigException(field, "is " + value + ", must be a port from 0 to 65535");
+    private static Optional<Duration> seconds(JsonFields extra, String name) {
+        return extra.seconds(name, 0.001, A_YEAR);
     }
 
     private static PeerAddress address(String field, String value) {
-        int colon = value.lastIndexOf(':');
-        if (colon <= 0) {
-            throw new ConfigException(field, "has '" + value + "', must have host:port");
-        }
-        int port = port(field, value.substring(colon + 1));
-        if (port == 0) {
-            throw new ConfigException(field, "has '" + value + "', must have a port from 1 to 65535");
-        }
-        return new PeerAddress(value.substring(0, colon), port);
+        // An IPv6 address may be without brackets.
+        return PeerAddress.find(value.replaceFirst("^([^\\[]*:.*):", "[$1]:"))
+                .orElseThrow(() -> new ConfigException(field, "has '" + value + "', must have host:port"));
     }
 
     private static Optional<List<String>> strings(JsonFields extra, String name) {

@@ -6,9 +6,7 @@ import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.Setting;
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
+import baton.kv.Sha256;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
@@ -83,14 +81,7 @@ public record VllmCompatibility(
 
     /** @throws ConfigException if a value is missing or unknown */
     static VllmCompatibility of(JsonFields given) {
-        Set<String> known = Setting.names(SETTINGS);
-        for (String name : given.names()) {
-            if (!known.contains(name)) {
-                throw new ConfigException(
-                        given.field(name),
-                        "is unknown, must be one of " + known.stream().sorted().collect(Collectors.joining(", ")));
-            }
-        }
+        given.requireKnown(SETTINGS);
         JsonFields fields = given.withDefaults(SETTINGS);
         return new VllmCompatibility(
                 versions(fields),
@@ -101,7 +92,7 @@ public record VllmCompatibility(
                         .map(name -> DType.parse(fields.field(DTYPE), name).torchName()),
                 fields.bool(HYBRID).orElseThrow(),
                 fields.integerAtLeast(KV_HEADS, 1),
-                port(fields));
+                fields.integer(PORT, 1, 65_535).orElseThrow());
     }
 
     private static List<String> versions(JsonFields fields) {
@@ -113,14 +104,6 @@ public record VllmCompatibility(
             throw new ConfigException(fields.field(VERSION), "is " + all + ", must name each version once");
         }
         return all;
-    }
-
-    private static int port(JsonFields fields) {
-        int port = fields.integerAtLeast(PORT, 1).orElseThrow();
-        if (port > 65535) {
-            throw new ConfigException(fields.field(PORT), "is " + port + ", must be a port from 1 to 65535");
-        }
-        return port;
     }
 
     /** {@code nixl_connector_version}. */
@@ -176,12 +159,7 @@ public record VllmCompatibility(
         String json = factors.entrySet().stream()
                 .map(factor -> quoted(factor.getKey()) + ": " + factor.getValue())
                 .collect(Collectors.joining(", ", "{", "}"));
-        try {
-            byte[] digest = MessageDigest.getInstance("SHA-256").digest(json.getBytes(StandardCharsets.US_ASCII));
-            return HexFormat.of().formatHex(digest);
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
+        return HexFormat.of().formatHex(Sha256.of(json));
     }
 
     /** As Python's json module writes a text, everything but ASCII escaped. */

@@ -7,8 +7,6 @@ import baton.store.tiered.Backpressure;
 import baton.store.tiered.Backpressure.Policy;
 import java.util.List;
 import java.util.Optional;
-import java.util.Set;
-import java.util.function.BiFunction;
 import java.util.function.ToDoubleFunction;
 
 /** Reads {@code backpressure}, by vLLM 0.33's names. */
@@ -69,76 +67,30 @@ final class BackpressureSettings {
         if (all.isEmpty() && own.isEmpty()) {
             return Optional.empty();
         }
-        all.ifPresent(BackpressureSettings::requireKnown);
-        own.ifPresent(BackpressureSettings::requireKnown);
+        all.ifPresent(each -> each.requireKnown(SETTINGS));
+        own.ifPresent(each -> each.requireKnown(SETTINGS));
+        JsonFields fields =
+                own.map(each -> all.map(each::over).orElse(each)).or(() -> all).orElseThrow();
         Backpressure.Settings defaults = remote ? Backpressure.Settings.REMOTE : Backpressure.Settings.LOCAL;
-        text(own, all, DETECTOR, "EMABackpressureDetector", Set.of("EMABackpressureDetector"));
-        String policy = text(own, all, POLICY, "ThrottledDropPolicy", Set.of("ThrottledDropPolicy", "DropStorePolicy"));
-        double high = number(own, all, HIGH, defaults.highWater(), Double.MIN_NORMAL, 1e6);
-        double low = number(own, all, LOW, defaults.lowWater(), 0, 1e6);
+        fields.choice(DETECTOR, "EMABackpressureDetector");
+        boolean drops = fields.choice(POLICY, "ThrottledDropPolicy", "DropStorePolicy")
+                .filter("DropStorePolicy"::equals)
+                .isPresent();
+        double high = fields.number(HIGH, Double.MIN_VALUE, 1e6).orElse(defaults.highWater());
+        double low = fields.number(LOW, 0, 1e6).orElse(defaults.lowWater());
         if (low > high) {
-            throw new ConfigException(
-                    own.or(() -> all).orElseThrow().field(LOW), "is " + low + ", must be at most " + HIGH + "=" + high);
+            throw new ConfigException(fields.field(LOW), "is " + low + ", must be at most " + HIGH + "=" + high);
         }
         return Optional.of(new Backpressure.Settings(
-                policy.equals("DropStorePolicy") ? Policy.DROP : Policy.THROTTLED,
+                drops ? Policy.DROP : Policy.THROTTLED,
                 high,
                 low,
-                number(own, all, ALPHA, defaults.alpha(), Double.MIN_NORMAL, 1),
-                (int) number(own, all, WARM_UP, defaults.warmUp(), 1, 1e6),
-                number(own, all, HALF_LIFE, defaults.halfLife(), 1e-6, 1e6),
-                number(own, all, COOLDOWN, defaults.cooldown(), 0, 1e6),
-                (int) number(
-                        own,
-                        all,
-                        FAILURES,
-                        (files ? Backpressure.Settings.LOCAL : Backpressure.Settings.REMOTE).failureThreshold(),
-                        1,
-                        Integer.MAX_VALUE)));
-    }
-
-    private static void requireKnown(JsonFields fields) {
-        Set<String> known = Setting.names(SETTINGS);
-        for (String name : fields.names()) {
-            if (!known.contains(name)) {
-                throw new ConfigException(
-                        fields.field(name),
-                        "is not known; known: "
-                                + String.join(", ", known.stream().sorted().toList()));
-            }
-        }
-    }
-
-    private static <T> Optional<T> first(
-            Optional<JsonFields> own,
-            Optional<JsonFields> all,
-            String name,
-            BiFunction<JsonFields, String, Optional<T>> reader) {
-        return own.flatMap(fields -> reader.apply(fields, name))
-                .or(() -> all.flatMap(fields -> reader.apply(fields, name)));
-    }
-
-    private static String text(
-            Optional<JsonFields> own, Optional<JsonFields> all, String name, String ifAbsent, Set<String> allowed) {
-        String value = first(own, all, name, JsonFields::string).orElse(ifAbsent);
-        if (!allowed.contains(value)) {
-            throw ConfigException.unsupported(
-                    own.or(() -> all).orElseThrow().field(name),
-                    value,
-                    String.join(", ", allowed.stream().sorted().toList()));
-        }
-        return value;
-    }
-
-    private static double number(
-            Optional<JsonFields> own, Optional<JsonFields> all, String name, double ifAbsent, double min, double max) {
-        double value = first(own, all, name, JsonFields::number).orElse(ifAbsent);
-        if (!(value >= min && value <= max)) {
-            throw new ConfigException(
-                    own.or(() -> all).orElseThrow().field(name),
-                    "is " + value + ", must be " + (min == Double.MIN_NORMAL ? "more than 0" : "at least " + min)
-                            + " and at most " + max);
-        }
-        return value;
+                fields.number(ALPHA, Double.MIN_VALUE, 1).orElse(defaults.alpha()),
+                fields.integer(WARM_UP, 1, 1_000_000).orElse(defaults.warmUp()),
+                fields.number(HALF_LIFE, 1e-6, 1e6).orElse(defaults.halfLife()),
+                fields.number(COOLDOWN, 0, 1e6).orElse(defaults.cooldown()),
+                fields.integerAtLeast(FAILURES, 1)
+                        .orElse((files ? Backpressure.Settings.LOCAL : Backpressure.Settings.REMOTE)
+                                .failureThreshold())));
     }
 }

@@ -4,6 +4,7 @@ import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StorePolicy;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Require;
 import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.messages.PeerSecret;
@@ -16,18 +17,12 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.Set;
 
 /**
  * {@code kv_connector_extra_config} of the connector, by vLLM 0.33's names; those with {@code memory_} or {@code _seconds} are Baton's.
  *
- * @param bytes {@code cpu_bytes_to_use}, of all ranks together
  * @param tokensPerChunk {@code block_size}
  * @param blocksPerChunk {@code blocks_per_chunk}; neither means 1
- * @param eviction {@code eviction_policy}: {@code lru} or {@code arc}
- * @param canonicalLayout whether values are exchanged with instances of other tensor- and pipeline-parallel sizes
- * @param shared {@code memory_share_name}: of host memory that other instances of this host share, and that a restart finds again
- * @param key {@code kv_store_key_file}
  */
 record OffloadingSettings(
         long bytes,
@@ -101,22 +96,16 @@ record OffloadingSettings(
             Setting.within(TierSettings.BACKPRESSURE, BackpressureSettings.SETTINGS),
             TierSettings.settings(TIERS));
 
-    private static final Set<String> SPECS = Set.of("CPUOffloadingSpec", "TieringOffloadingSpec");
     private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
 
     /** @throws ConfigException if a setting cannot be used */
     static OffloadingSettings of(JsonFields given) {
         JsonFields extra = given.withDefaults(SETTINGS);
-        extra.string(SPEC).filter(spec -> !SPECS.contains(spec)).ifPresent(spec -> {
-            throw ConfigException.unsupported(extra.field(SPEC), spec, "CPUOffloadingSpec, TieringOffloadingSpec");
-        });
-        double bytes = extra.number(BYTES)
+        extra.choice(SPEC, "CPUOffloadingSpec", "TieringOffloadingSpec");
+        double bytes = extra.number(BYTES, 1, 0x1p50)
                 .orElseThrow(() -> new ConfigException(
                         extra.field(BYTES),
                         "must be specified: bytes of host memory for KV cache, or use --kv-offloading-size with GiB"));
-        if (!(bytes >= 1 && bytes <= 0x1p50)) {
-            throw new ConfigException(extra.field(BYTES), "is " + bytes + ", must be a number of bytes, at least 1");
-        }
         if (extra.value(BLOCK_SIZE).isPresent() && extra.value(BLOCKS_PER_CHUNK).isPresent()) {
             throw new ConfigException(
                     extra.field(BLOCK_SIZE),
@@ -130,15 +119,8 @@ record OffloadingSettings(
                     extra.field(SELF_DESCRIBING),
                     "is true, must be false: events of offloaded blocks carry their hashes only");
         }
-        double seconds = extra.number(LOAD_TIMEOUT).orElseThrow();
-        if (!(seconds > 0 && seconds <= 3600)) {
-            throw new ConfigException(
-                    extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
-        }
         long withinStep = extra.integer(WITHIN_STEP).orElseThrow();
-        if (withinStep < 0) {
-            throw new ConfigException(extra.field(WITHIN_STEP), "is " + withinStep + ", must be at least 0");
-        }
+        Require.atLeast(extra.field(WITHIN_STEP), withinStep, 0);
         // Any number is vLLM's, which has no thread for 0 and less.
         extra.number(POLL_INTERVAL);
         Optional<JsonFields> backpressure = extra.object(TierSettings.BACKPRESSURE);
@@ -156,7 +138,7 @@ record OffloadingSettings(
                         extra.bool(PROMPT_ONLY).orElseThrow(),
                         extra.integerAtLeast(THRESHOLD, 0).orElseThrow(),
                         extra.integerAtLeast(TRACKED, 1).orElseThrow(),
-                        Duration.ofNanos((long) (seconds * 1e9)),
+                        extra.seconds(LOAD_TIMEOUT, Double.MIN_VALUE, 3600).orElseThrow(),
                         !tiers.isEmpty() || shared.isPresent(),
                         withinStep,
                         StorePolicy.tenantShare(extra),

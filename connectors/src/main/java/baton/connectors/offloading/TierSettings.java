@@ -18,8 +18,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
-import java.util.Set;
-import java.util.TreeSet;
 import java.util.function.Function;
 
 /**
@@ -86,11 +84,8 @@ record TierSettings(Opener opener, boolean remote, boolean events, Optional<Back
         String names = String.join(", ", TYPES.stream().map(Type::name).toList());
         String name = tier.string(TYPE)
                 .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of " + names));
-        Type type = TYPES.stream()
-                .filter(each -> each.name.equals(name))
-                .findFirst()
-                .orElseThrow(() -> ConfigException.unsupported(tier.field(TYPE), name, names));
-        requireKnown(tier, type);
+        Type type = ConfigException.choose(tier.field(TYPE), name, TYPES.toArray(Type[]::new), Type::name);
+        tier.requireKnown(Setting.join(COMMON, type.settings));
         // Its errors are reported before the model is loaded.
         Opener opener = type.reader.apply(tier);
         String locality = tier.string(LOCALITY).orElse(type.remote ? "REMOTE" : "LOCAL");
@@ -119,17 +114,5 @@ record TierSettings(Opener opener, boolean remote, boolean events, Optional<Back
                 return opener.open(format, ticker);
             }
         };
-    }
-
-    private static void requireKnown(JsonFields tier, Type type) {
-        Set<String> known = new TreeSet<>(Setting.names(COMMON));
-        known.addAll(Setting.names(type.settings));
-        for (String name : tier.names()) {
-            if (!known.contains(name)) {
-                throw new ConfigException(
-                        tier.field(name),
-                        "is not known; a tier of type " + type.name + " has " + String.join(", ", known));
-            }
-        }
     }
 }

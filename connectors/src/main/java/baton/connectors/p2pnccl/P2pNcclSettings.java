@@ -11,23 +11,14 @@ import baton.messages.PeerAddress;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.P2pSettings.SendType;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and further ones of Baton.
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and further ones of Baton; {@link #SETTINGS} says what they mean.
  *
  * @param proxy {@code proxy_ip}:{@code proxy_port}: where to register; empty if either is
  * @param http {@code kv_ip}:{@code http_port}: the address of the instance's HTTP API; needed to register
- * @param poolBytes {@code mem_pool_size_gb} (32): host memory for tensors beyond {@code kv_buffer_size}
- * @param sendType {@code send_type} (PUT_ASYNC); the same at both ends
- * @param transport {@code transport} (auto): auto, tcp, gloo or nccl
- * @param access the peers that may connect and be connected to: {@link PeerAccess}
- * @param exchange {@code exchange_timeout} (5 s): to connect, or for a control message
- * @param transfer {@code transfer_timeout} (10 s): for one tensor, and for its memory
- * @param load {@code load_timeout} (30 s): for the whole load of a request
- * @param keep {@code tensor_ttl} (120 s): how long tensors are kept that are not taken
  */
 record P2pNcclSettings(
         Optional<PeerAddress> proxy,
@@ -90,10 +81,7 @@ record P2pNcclSettings(
                     extra.field(HTTP_PORT),
                     "is missing; the proxy at " + proxy.get() + " must be told where requests go");
         }
-        double poolGb = extra.number(POOL).orElseThrow();
-        if (!(poolGb >= 0 && poolGb <= 1 << 20)) {
-            throw new ConfigException(extra.field(POOL), "is " + poolGb + ", must be 0 to " + (1 << 20));
-        }
+        double poolGb = extra.number(POOL, 0, 1 << 20).orElseThrow();
         // Peers parse this address, so it has to have their form.
         PeerAddress own = address("kv_ip", config.ip(), Math.max(1, config.port()));
         ListenAddress.requireOfOneHost("kv_ip", own.host());
@@ -109,7 +97,10 @@ record P2pNcclSettings(
                 proxy,
                 http,
                 (long) (poolGb * (1L << 30)),
-                extra.string(SEND_TYPE).map(type -> sendType(extra, type)).orElseThrow(),
+                extra.string(SEND_TYPE)
+                        .map(type ->
+                                ConfigException.choose(extra.field(SEND_TYPE), type, SendType.values(), SendType::name))
+                        .orElseThrow(),
                 transport,
                 access,
                 seconds(extra, EXCHANGE),
@@ -143,14 +134,6 @@ record P2pNcclSettings(
                 keep);
     }
 
-    private static SendType sendType(JsonFields extra, String type) {
-        return Arrays.stream(SendType.values())
-                .filter(each -> each.name().equals(type))
-                .findFirst()
-                .orElseThrow(() ->
-                        ConfigException.unsupported(extra.field(SEND_TYPE), type, Arrays.toString(SendType.values())));
-    }
-
     /** An empty text counts as absent, as in vLLM's configurations. */
     private static Optional<Integer> integer(JsonFields extra, String name, int least, int most) {
         if (extra.value(name)
@@ -158,18 +141,10 @@ record P2pNcclSettings(
                 .isPresent()) {
             return Optional.empty();
         }
-        Optional<Integer> value = extra.integerAtLeast(name, least);
-        if (value.isPresent() && value.get() > most) {
-            throw new ConfigException(extra.field(name), "is " + value.get() + ", must be at most " + most);
-        }
-        return value;
+        return extra.integer(name, least, most);
     }
 
     private static Duration seconds(JsonFields extra, String name) {
-        double seconds = extra.number(name).orElseThrow();
-        if (!(seconds >= 0.001 && seconds <= 86_400)) {
-            throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 86400");
-        }
-        return Duration.ofNanos((long) (seconds * 1e9));
+        return extra.seconds(name, 0.001, 86_400).orElseThrow();
     }
 }

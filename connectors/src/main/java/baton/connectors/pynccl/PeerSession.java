@@ -338,14 +338,7 @@ final class PeerSession implements LookupSession {
     }
 
     private synchronized void pause(Duration length) {
-        Deadline deadline = Deadline.after(ticker, length);
-        try {
-            while (!closed && !deadline.isOver()) {
-                boolean unusedInTime = deadline.awaitNotify(this);
-            }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-        }
+        boolean _ = Deadline.after(ticker, length).awaitUninterruptibly(this, this::isClosed);
     }
 
     private synchronized boolean isClosed() {

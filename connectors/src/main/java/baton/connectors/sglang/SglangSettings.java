@@ -10,17 +10,7 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}. Times have SGLang's defaults.
- *
- * @param host {@code kv_ip}: where this instance listens and is found
- * @param bootstrapPort {@code bootstrap_port} (8998): of a prefill instance's registry; 0 takes a free one
- * @param handshake {@code handshake_timeout} (5 s): one question to a registry, one connection of a transfer agent
- * @param bootstrap {@code bootstrap_timeout} (300 s): how long a prefill rank keeps a prompt for a decode rank, and a decode rank's pages
- *     for a prompt
- * @param waiting {@code waiting_timeout} (300 s): after it a decode instance gives up
- * @param transfer {@code transfer_timeout} (60 s): of the writes of one prompt
- * @param release {@code release_timeout} (30 s): after it, pages of a load that has failed are used again without the prefill rank's word
- * @param access which peers may connect, and be connected to
+ * The connector's keys of {@code kv_connector_extra_config}. Times have SGLang's defaults. {@link #SETTINGS} says what they mean.
  */
 record SglangSettings(
         String host,
@@ -65,13 +55,9 @@ record SglangSettings(
         PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of());
         // SGLang's messages have no place for a secret.
         access.requireSafeByAddress("kv_ip", config.ip());
-        int port = extra.integerAtLeast(BOOTSTRAP_PORT, 0).orElseThrow();
-        if (port > 65_535) {
-            throw new ConfigException(extra.field(BOOTSTRAP_PORT), "is " + port + ", must be a port from 0 to 65535");
-        }
         return new SglangSettings(
                 config.ip(),
-                port,
+                extra.integer(BOOTSTRAP_PORT, 0, 65_535).orElseThrow(),
                 seconds(extra, HANDSHAKE),
                 seconds(extra, BOOTSTRAP),
                 seconds(extra, WAITING),
@@ -81,10 +67,6 @@ record SglangSettings(
     }
 
     private static Duration seconds(JsonFields extra, String name) {
-        double seconds = extra.number(name).orElseThrow();
-        if (!(seconds >= 0.001 && seconds <= 31_536_000)) {
-            throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 31536000");
-        }
-        return Duration.ofNanos((long) (seconds * 1e9));
+        return extra.seconds(name, 0.001, 31_536_000).orElseThrow();
     }
 }

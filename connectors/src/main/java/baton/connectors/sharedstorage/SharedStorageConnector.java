@@ -3,6 +3,7 @@ package baton.connectors.sharedstorage;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.Setting;
+import baton.kv.TemporaryDirectory;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
@@ -14,7 +15,6 @@ import baton.kv.connector.WorkerConnector;
 import baton.store.FileOperations;
 import baton.store.IoThreads;
 import baton.store.SystemIoThreads;
-import baton.store.prompt.ScratchDirectory;
 import baton.store.prompt.SharedStorage;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -99,7 +99,7 @@ public final class SharedStorageConnector implements KvConnector {
     /** Hand-overs through a temporary directory, which closing the pair deletes. */
     @Override
     public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
-        ScratchDirectory scratch = ScratchDirectory.create();
+        TemporaryDirectory scratch = TemporaryDirectory.inMemory("baton-");
         return Optional.of(new WarmUpPair(
                 new SharedStorageConnector(),
                 through(scratch.path(), KvRole.PRODUCER),

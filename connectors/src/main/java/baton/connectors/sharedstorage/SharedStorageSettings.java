@@ -42,11 +42,6 @@ record SharedStorageSettings(Path root, Duration timeout, SharedStorage.Layouts 
 
     static SharedStorageSettings of(ConnectorContext context) {
         JsonFields extra = context.config().extra().withDefaults(SETTINGS);
-        double seconds = extra.number(TIMEOUT).orElseThrow();
-        if (!(seconds > 0 && seconds <= 86_400)) {
-            throw new ConfigException(
-                    extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
-        }
         int own = context.layout().blockSize();
         int stored = extra.integerAtLeast(FOREIGN_BLOCK_SIZE, 1).orElse(own);
         if (stored % own != 0) {
@@ -56,7 +51,7 @@ record SharedStorageSettings(Path root, Duration timeout, SharedStorage.Layouts 
         }
         return new SharedStorageSettings(
                 root(context.config().extra()),
-                Duration.ofNanos((long) (seconds * 1e9)),
+                extra.seconds(TIMEOUT, Double.MIN_VALUE, 86_400).orElseThrow(),
                 new SharedStorage.Layouts(
                         layout(context, extra, FOREIGN_LAYOUT, stored),
                         layout(context, extra, WRITE_LAYOUT, stored).orElseThrow()),

@@ -118,7 +118,7 @@ class MooncakeStoreSettingsTest {
             "custom_mem_pool": "NVLINK"              | custom_mem_pool: is "NVLINK", must be absent
             "preferred_segment": "h:1"               | preferred_segment: cannot be chosen through store_rest_url
             "mooncake_store_library": "/x"           | mooncake_store_library: is set and store_rest_url too
-            "store_rest_connections": 100            | store_rest_connections: is 100, must be 1 to 64
+            "store_rest_connections": 100            | store_rest_connections: is 100, must be at most 64
             "load_timeout_seconds": 0                | load_timeout_seconds: is 0.0, must be more than 0
             "local_buffer_size": "4 TB"              | local_buffer_size: is "4 TB", must be a number of bytes
             "local_buffer_size": 0                   | local_buffer_size: is 0, must be more than 0

@@ -49,7 +49,7 @@ class NixlSettingsTest {
         assertThat(own.port()).isZero();
         assertThatThrownBy(() -> settings("{}", Map.of("VLLM_NIXL_SIDE_CHANNEL_PORT", "many")))
                 .isInstanceOf(ConfigException.class)
-                .hasMessage("VLLM_NIXL_SIDE_CHANNEL_PORT: is 'many', must be a port from 0 to 65535");
+                .hasMessage("VLLM_NIXL_SIDE_CHANNEL_PORT: must be a whole number, is \"many\"");
     }
 
     @ParameterizedTest
@@ -97,10 +97,10 @@ class NixlSettingsTest {
     @CsvSource(
             delimiter = '|',
             value = {
-                "{'kv_lease_duration': 0} | kv_lease_duration: is 0.0, must be seconds from 0.001 to 31536000",
+                "{'kv_lease_duration': 0} | kv_lease_duration: is 0.0, must be at least 0.001 and at most 31536000",
                 "{'kv_lease_duration': 'long'} | kv_lease_duration: must be a number",
                 "{'kv_recompute_threshold': -1} | kv_recompute_threshold: is -1, must be at least 0",
-                "{'side_channel_port': 70000} | side_channel_port: is 70000, must be a port from 0 to 65535",
+                "{'side_channel_port': 70000} | side_channel_port: is 70000, must be at most 65535",
                 "{'side_channel_host': ''} | side_channel_host: is empty, must be a host name or address",
                 "{'enforce_handshake_compat': 7} | enforce_handshake_compat: must be true or false",
                 "{'peers': 'a:1'} | peers: must be an array of strings",
@@ -108,10 +108,10 @@ class NixlSettingsTest {
                 "{'side_channel_host': '192.0.2.1'} | side_channel_host: is 192.0.2.1, with which other hosts reach the KV port",
                 "{'vllm_compat': 'auto'} | vllm_compat: unsupported value 'auto'; allowed: mirror or an object",
                 "{'vllm_compat': {'version': '0.32.0', 'model': 'm'}} | vllm_compat.attn_backend_name: is missing, must be as vLLM has it",
-                "{'vllm_compat': {'vllm_version': '0.32.0'}} | vllm_compat.vllm_version: is unknown, must be one of attn_backend_name, cache_dtype",
+                "{'vllm_compat': {'vllm_version': '0.32.0'}} | vllm_compat.vllm_version: unknown field; known: version, model, attn_backend_name, cache_dtype",
                 "{'vllm_compat': {'version': [], 'model': 'm', 'attn_backend_name': 'X'}} | vllm_compat.version: is [], must name each version once",
                 "{'vllm_compat': {'version': ['1', '1'], 'model': 'm', 'attn_backend_name': 'X'}} | vllm_compat.version: is [1, 1], must name each version once",
-                "{'vllm_compat': {'version': '1', 'model': 'm', 'attn_backend_name': 'X', 'side_channel_port': 70000}} | vllm_compat.side_channel_port: is 70000, must be a port from 1 to 65535",
+                "{'vllm_compat': {'version': '1', 'model': 'm', 'attn_backend_name': 'X', 'side_channel_port': 70000}} | vllm_compat.side_channel_port: is 70000, must be at most 65535",
                 "{'vllm_cpu_attn_isa': 'avx'} | vllm_cpu_attn_isa: unsupported value 'avx'",
                 "{'kv_digest': 'md5'} | kv_digest: unsupported value 'md5'; allowed: auto, none, crc32c, sum61",
                 "{'require_verified_kv': 1} | require_verified_kv: must be true or false",

@@ -124,7 +124,7 @@ class OffloadingSettingsTest {
     @ParameterizedTest
     @CsvSource(delimiter = '|', quoteCharacter = '\u0000', textBlock = """
             {} | extra.cpu_bytes_to_use: must be specified: bytes of host memory for KV cache, or use --kv-offloading-size with GiB
-            {"cpu_bytes_to_use": -1} | extra.cpu_bytes_to_use: is -1.0, must be a number of bytes, at least 1
+            {"cpu_bytes_to_use": -1} | extra.cpu_bytes_to_use: is -1.0, must be at least 1 and at most 1125899906842624
             {"cpu_bytes_to_use": 1, "block_size": 16, "blocks_per_chunk": 1} | extra.block_size: is set and blocks_per_chunk too: specify only one of block_size (tokens) or blocks_per_chunk
             {"cpu_bytes_to_use": 1, "blocks_per_chunk": 0} | extra.blocks_per_chunk: is 0, must be at least 1
             {"cpu_bytes_to_use": 1, "spec_name": "X"} | extra.spec_name: unsupported value 'X'; allowed: CPUOffloadingSpec, TieringOffloadingSpec
@@ -137,11 +137,11 @@ class OffloadingSettingsTest {
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{}]} | extra.secondary_tiers[0].type: is missing, must be one of fs, redis, lm
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "obj"}]} | extra.secondary_tiers[0].type: unsupported value 'obj'; allowed: fs, redis, lm
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs"}]} | extra.secondary_tiers[0].root_dir: is missing
-            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "root": 1}]} | extra.secondary_tiers[0].root: is not known; a tier of type fs has backpressure, enable_kv_events, fsync, io, locality, max_age_seconds, max_bytes, n_read_threads, n_write_threads, root_dir, type
+            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "root": 1}]} | extra.secondary_tiers[0].root: unknown field; known: type, locality, enable_kv_events, backpressure, root_dir, n_read_threads, n_write_threads, io, fsync, max_bytes, max_age_seconds
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "locality": "FAR"}]} | extra.secondary_tiers[0].locality: unsupported value 'FAR'; allowed: LOCAL, REMOTE
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "redis", "url": "http://x"}]} | extra.secondary_tiers[0].url: begins with 'http', must be redis://host:port or rediss://host:port
-            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"alpha": 2}}]} | extra.secondary_tiers[0].backpressure.alpha: is 2.0, must be more than 0 and at most 1.0
-            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"failure_threshold": 0}}]} | extra.secondary_tiers[0].backpressure.failure_threshold: is 0.0, must be at least 1.0 and at most 2.147483647E9
+            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"alpha": 2}}]} | extra.secondary_tiers[0].backpressure.alpha: is 2.0, must be more than 0 and at most 1
+            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"failure_threshold": 0}}]} | extra.secondary_tiers[0].backpressure.failure_threshold: is 0, must be at least 1
             {"cpu_bytes_to_use": 1, "backpressure": {"high_water_s": 1, "low_water_s": 2}, "secondary_tiers": [{"type": "fs", "root_dir": "kv"}]} | extra.backpressure.low_water_s: is 2.0, must be at most high_water_s=1.0
             """)
     void whatCannotBeUsedIsNamed(String json, String message) {

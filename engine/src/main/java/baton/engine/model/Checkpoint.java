@@ -9,6 +9,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.ModelFingerprint;
+import baton.kv.Sha256;
 import baton.kv.safetensors.PackedTensorFile;
 import baton.kv.safetensors.SafetensorsException;
 import baton.kv.safetensors.SafetensorsFile;
@@ -23,7 +24,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HexFormat;
@@ -158,12 +158,7 @@ public final class Checkpoint implements AutoCloseable {
      * computes; a fine-tune, which touches weights everywhere, changes it.
      */
     public ModelFingerprint fingerprint() throws IOException {
-        MessageDigest digest;
-        try {
-            digest = MessageDigest.getInstance("SHA-256");
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
+        MessageDigest digest = Sha256.begin();
         Optional<Rotation> rotation = config.recipe().layers().getFirst().rotation();
         String architecture =
                 "vocab=%d hidden=%d intermediate=%d layers=%d heads=%d kv_heads=%d head_dim=%d eps=%s theta=%s rope=%s tied=%s window=%s\n"

@@ -202,16 +202,16 @@ final class ConfigFields {
         for (String name : names) {
             json.value(name).ifPresent(value -> {
                 if (ONE.contains(name) && !(value.isNumber() && value.asDouble() == 1)) {
-                    throw ConfigException.unsupported(json.field(name), shown(value), "1");
+                    throw ConfigException.unsupported(json.field(name), JsonFields.shown(value), "1");
                 }
                 if (NONE.contains(name) && !isNone(value)) {
                     throw new ConfigException(
                             json.field(name),
                             "is %s, but %s has no such part; it must be left out"
-                                    .formatted(shown(value), family.architecture()));
+                                    .formatted(JsonFields.shown(value), family.architecture()));
                 }
                 if (ON.contains(name) && !(value.isBoolean() && value.asBoolean())) {
-                    throw ConfigException.unsupported(json.field(name), shown(value), "true");
+                    throw ConfigException.unsupported(json.field(name), JsonFields.shown(value), "true");
                 }
             });
         }
@@ -283,11 +283,5 @@ final class ConfigFields {
             case NULL, MISSING -> true;
             case BINARY, POJO -> false;
         };
-    }
-
-    /** At most 80 characters of a value, for errors. */
-    static String shown(JsonNode value) {
-        String text = value.toString();
-        return text.length() <= 80 ? text : text.substring(0, 77) + "...";
     }
 }

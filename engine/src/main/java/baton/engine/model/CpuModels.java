@@ -5,6 +5,7 @@ import baton.kv.DType;
 import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.kv.Require;
 import baton.kv.Ticker;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -99,12 +100,8 @@ public final class CpuModels {
                     "is '%s', which LibTorch's operators do not read, must be auto, bfloat16 or float32"
                             .formatted(cacheDtype.torchName()));
         }
-        if (options.blocks() <= 0) {
-            throw new ConfigException("blocks", "is " + options.blocks() + ", must be positive");
-        }
-        if (options.maxPositions() <= 0) {
-            throw new ConfigException("max_model_len", "is " + options.maxPositions() + ", must be positive");
-        }
+        Require.positive("blocks", options.blocks());
+        Require.positive("max_model_len", options.maxPositions());
         List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
         int threadCount = byLibTorch
                 ? LibTorch.load("its kernels compute the model", options.threads())

@@ -184,13 +184,13 @@ final class FamilyFields {
         String field = json.field("layer_types");
         if (!types.isArray() || types.size() != layers) {
             throw new ConfigException(
-                    field, "must be an array of num_hidden_layers=" + layers + ", is " + ConfigFields.shown(types));
+                    field, "must be an array of num_hidden_layers=" + layers + ", is " + JsonFields.shown(types));
         }
         for (int i = 0; i < layers; i++) {
             String type = types.get(i).asString("");
             if (!allowed.contains(type)) {
                 throw ConfigException.unsupported(
-                        field + "[" + i + "]", ConfigFields.shown(types.get(i)), String.join(", ", allowed));
+                        field + "[" + i + "]", JsonFields.shown(types.get(i)), String.join(", ", allowed));
             }
             if (type.equals("sliding_attention") && !window) {
                 throw new ConfigException(field + "[" + i + "]", "is sliding_attention, but no sliding window is set");

@@ -60,7 +60,7 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
                                 .formatted(quantization
                                         .string("quant_method")
                                         .map(method -> "of quant_method '" + method + "'")
-                                        .orElse(ConfigFields.shown(quantization.toJson()))));
+                                        .orElse(JsonFields.shown(quantization.toJson()))));
         };
     }
 
@@ -69,7 +69,7 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
         quantization.value("kv_cache_scheme").ifPresent(scheme -> {
             throw new ConfigException(
                     quantization.field("kv_cache_scheme"),
-                    "is %s, must be null: scales of a KV cache are not used".formatted(ConfigFields.shown(scheme)));
+                    "is %s, must be null: scales of a KV cache are not used".formatted(JsonFields.shown(scheme)));
         });
         JsonFields groups = required(quantization, "config_groups", quantization.object("config_groups"));
         if (groups.names().size() != 1) {
@@ -98,7 +98,7 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
                 || size.size() != 2
                 || size.valueStream().anyMatch(each -> !each.isInt() || each.asInt() < 1)) {
             throw new ConfigException(
-                    json.field(field), "is %s, must be [rows, columns] of a block".formatted(ConfigFields.shown(size)));
+                    json.field(field), "is %s, must be [rows, columns] of a block".formatted(JsonFields.shown(size)));
         }
         return new Fp8Weights(scales, size.get(0).asInt(), size.get(1).asInt());
     }

@@ -24,11 +24,6 @@ public enum Quantization {
      * @throws ConfigException naming {@code field} if there is none
      */
     public static Quantization parse(String field, String name) {
-        for (Quantization quantization : values()) {
-            if (quantization.label().equals(name.toLowerCase(Locale.ROOT))) {
-                return quantization;
-            }
-        }
-        throw ConfigException.unsupported(field, name, "none, int8");
+        return ConfigException.choose(field, name.toLowerCase(Locale.ROOT), values(), Quantization::label);
     }
 }

@@ -233,7 +233,7 @@ final class RopeConfig {
             throw new ConfigException(
                     rope.field(name),
                     "must be an array of a positive number for each of the %d pairs of a head that are turned, is %s"
-                            .formatted(pairs, ConfigFields.shown(given)));
+                            .formatted(pairs, JsonFields.shown(given)));
         }
         return given.valueStream().map(JsonNode::asDouble).toList();
     }

@@ -109,7 +109,7 @@ final class Conversation {
         if (node instanceof ObjectNode object) {
             return JsonFields.of(name, object);
         }
-        throw new ConfigException(name, "must be an object, is " + shown(node));
+        throw new ConfigException(name, "must be an object, is " + JsonFields.shown(node));
     }
 
     private static ObjectNode message(JsonFields fields, boolean inParts) {
@@ -167,7 +167,7 @@ final class Conversation {
         JsonNode whole = content.get();
         if (!whole.isString() && !whole.isArray()) {
             throw new ConfigException(
-                    message.field(CONTENT), "must be a string or an array of parts, is " + shown(whole));
+                    message.field(CONTENT), "must be a string or an array of parts, is " + JsonFields.shown(whole));
         }
         List<ObjectNode> parts = new ArrayList<>();
         int index = 0;
@@ -185,7 +185,7 @@ final class Conversation {
             return Optional.of(textPart(element.asString()));
         }
         if (!(element instanceof ObjectNode object)) {
-            throw new ConfigException(name, "must be an object or a string, is " + shown(element));
+            throw new ConfigException(name, "must be an object or a string, is " + JsonFields.shown(element));
         }
         JsonFields part = JsonFields.of(name, object);
         String type =
@@ -359,10 +359,5 @@ final class Conversation {
 
     private static boolean has(JsonNode object, String field, String value) {
         return object.path(field).asString("").equals(value);
-    }
-
-    private static String shown(JsonNode value) {
-        String text = value.toString();
-        return text.length() <= 80 ? text : text.substring(0, 77) + "...";
     }
 }

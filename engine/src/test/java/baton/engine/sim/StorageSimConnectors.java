@@ -1,10 +1,10 @@
 package baton.engine.sim;
 
 import baton.connectors.sharedstorage.SharedStorageConnector;
+import baton.kv.TemporaryDirectory;
 import baton.kv.connector.KvConnector;
 import baton.store.FileOperations;
 import baton.store.IoThreads;
-import baton.store.prompt.ScratchDirectory;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.channels.FileChannel;
@@ -28,7 +28,7 @@ import java.util.stream.Stream;
 final class StorageSimConnectors extends FaultyConnectors {
     private static final double TIMEOUT_SECONDS = 0.15;
 
-    private final ScratchDirectory directory;
+    private final TemporaryDirectory directory;
     private final int storedBlockSize;
     private final Map<String, SimIoThreads> threads = new HashMap<>();
 
@@ -40,7 +40,7 @@ final class StorageSimConnectors extends FaultyConnectors {
         faults.inSome(0.1, "entry damaged");
         this.storedBlockSize = site.blockSize() * (random.nextInt(4) == 0 ? 2 : 1);
         try {
-            directory = ScratchDirectory.create();
+            directory = TemporaryDirectory.inMemory("baton-");
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }

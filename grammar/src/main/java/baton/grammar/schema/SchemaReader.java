@@ -3,6 +3,7 @@ package baton.grammar.schema;
 import baton.grammar.regex.Regexes;
 import baton.grammar.rule.Expression.Repeat;
 import baton.kv.ConfigException;
+import baton.kv.JsonFields;
 import java.math.BigDecimal;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -201,9 +202,7 @@ final class SchemaReader {
     }
 
     private static ConfigException wrong(String path, JsonNode value, String right) {
-        String text = value.toString();
-        return new ConfigException(
-                path, "is " + (text.length() <= 80 ? text : text.substring(0, 77) + "...") + ", must be " + right);
+        return new ConfigException(path, "is " + JsonFields.shown(value) + ", must be " + right);
     }
 
     /** The keywords of one schema. */

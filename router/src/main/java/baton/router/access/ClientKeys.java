@@ -2,9 +2,8 @@ package baton.router.access;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
-import java.nio.charset.StandardCharsets;
+import baton.kv.Sha256;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.HexFormat;
@@ -49,11 +48,7 @@ public final class ClientKeys {
         }
 
         static Digest of(String key) {
-            try {
-                return new Digest(MessageDigest.getInstance("SHA-256").digest(key.getBytes(StandardCharsets.UTF_8)));
-            } catch (NoSuchAlgorithmException e) {
-                throw new IllegalStateException(e);
-            }
+            return new Digest(Sha256.of(key));
         }
 
         /** Takes the same time whatever differs. */

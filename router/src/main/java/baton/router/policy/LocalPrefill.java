@@ -1,7 +1,7 @@
 package baton.router.policy;
 
-import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
+import baton.kv.Require;
 
 /**
  * When a decode instance alone serves a completion, and so computes the prompt itself.
@@ -29,16 +29,10 @@ public record LocalPrefill(
         this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, LatencyGoals.NONE, SplitPrompts.OFF);
     }
 
-    /** @throws ConfigException if a threshold is out of range */
+    /** @throws baton.kv.ConfigException if a threshold is out of range */
     public LocalPrefill {
-        requireAtLeast("local prefill threshold", belowBytes, 0);
-        requireAtLeast("local prefill uncached threshold", uncachedBelowBytes, 0);
-        requireAtLeast("local prefill busy", prefillBusy, 1);
-    }
-
-    private static void requireAtLeast(String field, int value, int least) {
-        if (value < least) {
-            throw ConfigException.unsupported(field, value, "at least " + least);
-        }
+        Require.atLeast("local prefill threshold", belowBytes, 0);
+        Require.atLeast("local prefill uncached threshold", uncachedBelowBytes, 0);
+        Require.atLeast("local prefill busy", prefillBusy, 1);
     }
 }

@@ -1,10 +1,9 @@
 package baton.router.role;
 
 import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.time.Duration;
 import java.util.Locale;
-import java.util.stream.Collectors;
-import java.util.stream.Stream;
 
 /**
  * How instances change their roles and give streams to each other.
@@ -28,13 +27,7 @@ public record RoleSettings(Duration proof, Mode mode, Duration window, boolean b
 
         /** @throws ConfigException if there is no such mode */
         public static Mode named(String name) {
-            return Stream.of(values())
-                    .filter(mode -> mode.label().equals(name))
-                    .findFirst()
-                    .orElseThrow(() -> ConfigException.unsupported(
-                            "role controller",
-                            name,
-                            Stream.of(values()).map(Mode::label).collect(Collectors.joining(", "))));
+            return ConfigException.choose("role controller", name, values(), Mode::label);
         }
 
         private String label() {
@@ -44,13 +37,7 @@ public record RoleSettings(Duration proof, Mode mode, Duration window, boolean b
 
     /** @throws ConfigException if a time is out of range */
     public RoleSettings {
-        require("role proof", proof);
-        require("role window", window);
-    }
-
-    private static void require(String field, Duration value) {
-        if (value.toMillis() < 1 || value.compareTo(Duration.ofHours(1)) > 0) {
-            throw ConfigException.unsupported(field, value, "1 ms to 1 hour");
-        }
+        Require.atMost("role proof", proof, Duration.ofHours(1));
+        Require.atMost("role window", window, Duration.ofHours(1));
     }
 }

@@ -6,12 +6,10 @@ import baton.kv.Setting;
 import baton.store.prompt.SharedStorage;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalLong;
-import java.util.stream.Collectors;
 
 /**
  * How a {@link FileBlockStore} works, see {@link #of}.
@@ -98,34 +96,17 @@ public record FileStoreSettings(
         return new FileStoreSettings(
                 field,
                 root,
-                threads(fields, READ_THREADS),
-                threads(fields, WRITE_THREADS),
+                fields.integer(READ_THREADS, 1, MOST_THREADS).orElseThrow(),
+                fields.integer(WRITE_THREADS, 1, MOST_THREADS).orElseThrow(),
                 defaults.queued,
-                fields.string(IO).map(name -> mode(fields.field(IO), name)).orElseThrow(),
+                fields.string(IO)
+                        .map(name -> ConfigException.choose(
+                                fields.field(IO), name, IoMode.values(), FileStoreSettings::label))
+                        .orElseThrow(),
                 fields.bool(FSYNC).orElseThrow(),
                 new Limits(
                         positive(fields, MAX_BYTES).map(OptionalLong::of).orElse(OptionalLong.empty()),
                         positive(fields, MAX_AGE).map(Duration::ofSeconds)));
-    }
-
-    private static int threads(JsonFields fields, String name) {
-        int threads = fields.integerAtLeast(name, 1).orElseThrow();
-        if (threads > MOST_THREADS) {
-            throw new ConfigException(fields.field(name), "is " + threads + ", must be at most " + MOST_THREADS);
-        }
-        return threads;
-    }
-
-    private static IoMode mode(String field, String name) {
-        return Arrays.stream(IoMode.values())
-                .filter(mode -> label(mode).equals(name))
-                .findFirst()
-                .orElseThrow(() -> ConfigException.unsupported(
-                        field,
-                        name,
-                        Arrays.stream(IoMode.values())
-                                .map(FileStoreSettings::label)
-                                .collect(Collectors.joining(", "))));
     }
 
     private static String label(IoMode mode) {

@@ -280,21 +280,12 @@ public final class LmCacheStore implements BlockStore {
         }
     }
 
-    private boolean awaitBatches() {
-        Deadline deadline = Deadline.after(ticker, CLOSE_TIMEOUT);
-        synchronized (this) {
-            try {
-                while (!batches.isEmpty()) {
-                    if (!deadline.awaitNotify(this)) {
-                        return batches.isEmpty();
-                    }
-                }
-            } catch (InterruptedException _) {
-                Thread.currentThread().interrupt();
-                return batches.isEmpty();
-            }
-        }
-        return true;
+    private synchronized boolean awaitBatches() {
+        return Deadline.after(ticker, CLOSE_TIMEOUT).awaitUninterruptibly(this, this::isIdle);
+    }
+
+    private synchronized boolean isIdle() {
+        return batches.isEmpty();
     }
 
     /** The parts of a buffer. */

@@ -1,6 +1,7 @@
 package baton.store.memory;
 
 import baton.kv.ConfigException;
+import java.util.Locale;
 
 /** Which values go when there is no room. */
 public enum Eviction {
@@ -19,10 +20,6 @@ public enum Eviction {
      * @throws ConfigException if there is none of that name
      */
     public static Eviction parse(String field, String name) {
-        return switch (name) {
-            case "lru" -> LRU;
-            case "arc" -> ARC;
-            default -> throw ConfigException.unsupported(field, name, "lru, arc");
-        };
+        return ConfigException.choose(field, name, values(), each -> each.name().toLowerCase(Locale.ROOT));
     }
 }

@@ -389,17 +389,11 @@ public final class HostMemoryStore implements ValueCache {
     }
 
     private synchronized boolean areOver(Deadline deadline) {
-        try {
-            while (!jobs.isEmpty()) {
-                if (!deadline.awaitNotify(this)) {
-                    return jobs.isEmpty();
-                }
-            }
-            return true;
-        } catch (InterruptedException _) {
-            Thread.currentThread().interrupt();
-            return jobs.isEmpty();
-        }
+        return deadline.awaitUninterruptibly(this, this::isIdle);
+    }
+
+    private synchronized boolean isIdle() {
+        return jobs.isEmpty();
     }
 
     private enum End {

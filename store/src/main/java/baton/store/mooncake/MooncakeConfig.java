@@ -87,12 +87,9 @@ public record MooncakeConfig(
                         json.field(name), "is not known; known: " + String.join(", ", new TreeSet<>(FIELDS)));
             }
         }
-        String mode = json.string(MODE).orElse("embedded");
-        boolean embedded = switch (mode) {
-            case "embedded" -> true;
-            case "standalone-store" -> false;
-            default -> throw ConfigException.unsupported(json.field(MODE), mode, "embedded, standalone-store");
-        };
+        boolean embedded = json.choice(MODE, "embedded", "standalone-store")
+                .orElse("embedded")
+                .equals("embedded");
         long segment = bytes(json, SEGMENT, DEFAULT_BYTES);
         if (embedded && segment == 0) {
             throw new ConfigException(
@@ -107,10 +104,7 @@ public record MooncakeConfig(
         if (buffer == 0) {
             throw new ConfigException(json.field(BUFFER), "is 0, must be more than 0");
         }
-        String protocol = json.string(PROTOCOL).orElse("rdma");
-        if (!protocol.equals("tcp") && !protocol.equals("rdma")) {
-            throw ConfigException.unsupported(json.field(PROTOCOL), protocol, "tcp, rdma");
-        }
+        String protocol = json.choice(PROTOCOL, "tcp", "rdma").orElse("rdma");
         String tenant = json.string(TENANT).orElse(DEFAULT_TENANT).strip();
         json.bool("enable_offload");
         return new MooncakeConfig(

@@ -4,8 +4,6 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.util.Arrays;
-import java.util.stream.Collectors;
 
 /**
  * How keys and values lie in a file's tensor {@code [tokens, kv_heads, 2*head_dim]}. vLLM's GPU backends store the key and then
@@ -97,13 +95,7 @@ public record TensorLayout(Interior interior, int blockSize) {
 
         /** @throws ConfigException naming {@code field} if there is none of that name */
         public static Interior parse(String field, String name) {
-            return Arrays.stream(values())
-                    .filter(interior -> interior.settingName.equals(name))
-                    .findFirst()
-                    .orElseThrow(() -> ConfigException.unsupported(
-                            field,
-                            name,
-                            Arrays.stream(values()).map(Interior::settingName).collect(Collectors.joining(", "))));
+            return ConfigException.choose(field, name, values(), Interior::settingName);
         }
     }
 

@@ -60,7 +60,7 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
                 .orElseThrow(() ->
                         new ConfigException(fields.field(URL), "is required: redis://host:port or rediss://host:port"));
         String prefix = fields.string(PREFIX).orElseThrow();
-        Optional<Duration> ttl = RemoteLimits.seconds(fields, TTL, LONGEST_TTL);
+        Optional<Duration> ttl = fields.seconds(TTL, Double.MIN_VALUE, LONGEST_TTL);
         check(fields.field(""), url, prefix, ttl);
         return new RedisSettings(url, prefix, ttl, RemoteLimits.of(fields));
     }

@@ -3,13 +3,13 @@ package baton.store.remote;
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
 import baton.kv.JsonFields;
+import baton.kv.Require;
 import baton.kv.Setting;
 import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 
 /**
@@ -57,8 +57,8 @@ public record RemoteLimits(
      */
     public static RemoteLimits of(JsonFields fields) {
         int connections = fields.integerAtLeast(CONNECTIONS, 1).orElseThrow();
-        Duration connectTimeout =
-                seconds(fields, CONNECT_TIMEOUT, LONGEST_CONNECT).orElseThrow();
+        Duration connectTimeout = fields.seconds(CONNECT_TIMEOUT, Double.MIN_VALUE, LONGEST_CONNECT)
+                .orElseThrow();
         long maxBytes = fields.integer(MAX_BYTES).orElseThrow();
         Optional<Path> certificates = path(fields, CA_CERTIFICATES);
         check(fields.field(""), connections, connectTimeout, maxBytes, certificates);
@@ -67,32 +67,15 @@ public record RemoteLimits(
 
     private static void check(
             String path, int connections, Duration connectTimeout, long maxBytesInFlight, Optional<Path> certificates) {
-        if (connections < 1 || connections > MOST_CONNECTIONS) {
-            throw new ConfigException(
-                    path + CONNECTIONS, "is %d, must be from 1 to %d".formatted(connections, MOST_CONNECTIONS));
-        }
+        Require.between(path + CONNECTIONS, connections, 1, MOST_CONNECTIONS);
         if (connectTimeout.toMillis() < 1) {
             throw new ConfigException(path + CONNECT_TIMEOUT, "is " + connectTimeout + ", must be at least 1 ms");
         }
-        if (maxBytesInFlight < 1) {
-            throw new ConfigException(path + MAX_BYTES, "is " + maxBytesInFlight + ", must be positive");
-        }
+        Require.positive(path + MAX_BYTES, maxBytesInFlight);
         certificates.ifPresent(file -> {
             if (!Files.isReadable(file)) {
                 throw new ConfigException(path + CA_CERTIFICATES, "is " + file + ", which cannot be read");
             }
-        });
-    }
-
-    /** @throws ConfigException if the field is not a number above 0 and at most so large */
-    public static Optional<Duration> seconds(JsonFields fields, String name, double most) {
-        return fields.number(name).map(seconds -> {
-            if (!(seconds > 0 && seconds <= most)) {
-                throw new ConfigException(
-                        fields.field(name),
-                        "is " + seconds + ", must be above 0 and at most " + String.format(Locale.ROOT, "%.0f", most));
-            }
-            return Duration.ofNanos((long) (seconds * 1e9));
         });
     }
 

@@ -54,9 +54,9 @@ class RedisSettingsTest {
                 "{'url': 'redis://h?database=2'} | tiers[1].url: has a query, which means nothing here: remove '?' and what follows it",
                 "{'url': 'redis://h/x'} | tiers[1].url: has the path '/x', must be a database's number, as /0",
                 "{'url': 'redis://h', 'prefix': 'a b'} | tiers[1].prefix: is 'a b', must be printable ASCII without spaces",
-                "{'url': 'redis://h', 'ttl_seconds': 0} | tiers[1].ttl_seconds: is 0.0, must be above 0 and at most 1000000000",
-                "{'url': 'redis://h', 'connections': 65} | tiers[1].connections: is 65, must be from 1 to 64",
-                "{'url': 'redis://h', 'connect_timeout_seconds': -1} | tiers[1].connect_timeout_seconds: is -1.0, must be above 0 and at most 3600",
+                "{'url': 'redis://h', 'ttl_seconds': 0} | tiers[1].ttl_seconds: is 0.0, must be more than 0 and at most 1000000000",
+                "{'url': 'redis://h', 'connections': 65} | tiers[1].connections: is 65, must be 1 to 64",
+                "{'url': 'redis://h', 'connect_timeout_seconds': -1} | tiers[1].connect_timeout_seconds: is -1.0, must be more than 0 and at most 3600",
                 "{'url': 'redis://h', 'max_bytes_in_flight': 0} | tiers[1].max_bytes_in_flight: is 0, must be positive",
                 "{'url': 'redis://h', 'ca_certificates': '/none.pem'} | tiers[1].ca_certificates: is /none.pem, which cannot be read"
             })

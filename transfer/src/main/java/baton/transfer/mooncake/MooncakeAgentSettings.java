@@ -2,6 +2,7 @@ package baton.transfer.mooncake;
 
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
+import baton.kv.Require;
 import baton.messages.PeerAccess;
 import java.time.Duration;
 import java.util.Optional;
@@ -35,15 +36,9 @@ public record MooncakeAgentSettings(
 
     /** @throws ConfigException if a value makes no sense */
     public MooncakeAgentSettings {
-        if (port < 0 || port > 0xffff) {
-            throw new ConfigException("port", "is " + port + ", must be from 0 to 65535");
-        }
-        if (lanes <= 0 || lanes > MOST_LANES) {
-            throw new ConfigException("lanes", "is " + lanes + ", must be from 1 to " + MOST_LANES);
-        }
-        if (!stall.isPositive()) {
-            throw new ConfigException("stall", "is " + stall + ", must be positive");
-        }
+        Require.port("port", port);
+        Require.between("lanes", lanes, 1, MOST_LANES);
+        Require.positive("stall", stall);
     }
 
     /** A free port, and descriptors asked for at the peers themselves. */
@@ -81,18 +76,13 @@ public record MooncakeAgentSettings(
 
         /** @throws ConfigException if a value makes no sense */
         public Limits {
-            if (connections <= 0 || handshakes <= 0 || transfers <= 0 || ranges <= 0) {
-                throw new ConfigException(
-                        "limits",
-                        "has connections=%d handshakes=%d transfers=%d ranges=%d, must be positive"
-                                .formatted(connections, handshakes, transfers, ranges));
-            }
-            if (handshakeBytes < 1 << 12 || messageBytes <= 0 || waitingBytes <= 0) {
-                throw new ConfigException(
-                        "limits",
-                        "has handshakeBytes=%d messageBytes=%d waitingBytes=%d, must be at least 4096, 1 and 1"
-                                .formatted(handshakeBytes, messageBytes, waitingBytes));
-            }
+            Require.positive("limits.connections", connections);
+            Require.positive("limits.handshakes", handshakes);
+            Require.atLeast("limits.handshakeBytes", handshakeBytes, 1 << 12);
+            Require.positive("limits.transfers", transfers);
+            Require.positive("limits.ranges", ranges);
+            Require.positive("limits.messageBytes", messageBytes);
+            Require.positive("limits.waitingBytes", waitingBytes);
         }
     }
 }

@@ -1,5 +1,6 @@
 package baton.transfer.mooncake;
 
+import baton.messages.PeerAddress;
 import baton.transfer.TransferException;
 import java.math.BigInteger;
 import java.time.Instant;
@@ -31,7 +32,6 @@ record SegmentDescriptor(
 
     private static final DateTimeFormatter TIME = DateTimeFormatter.ofPattern("yyyy-MM-dd HH:mm:ss.SSSSSS", Locale.ROOT)
             .withZone(ZoneOffset.UTC);
-    private static final int LONGEST_SHOWN = 100;
 
     SegmentDescriptor {
         buffers = List.copyOf(buffers);
@@ -89,7 +89,7 @@ record SegmentDescriptor(
         int port = node.path("tcp_data_port").asInt(0);
         if (protocol.equals(TCP) && (port < 1 || port > 0xffff)) {
             throw new TransferException("tcp_data_port=%s of the segment's descriptor must be 1 to 65535"
-                    .formatted(shown(node.path("tcp_data_port").toString())));
+                    .formatted(PeerAddress.shown(node.path("tcp_data_port").toString())));
         }
         String host = node.path("tcp_data_host").asString("");
         List<Buffer> buffers = new ArrayList<>();
@@ -111,13 +111,8 @@ record SegmentDescriptor(
         BigInteger number = value.isIntegralNumber() ? value.bigIntegerValue() : BigInteger.ZERO;
         if (number.signum() <= 0 || number.bitLength() > Long.SIZE) {
             throw new TransferException("buffers[].%s=%s of the segment's descriptor must be 1 to 2^64-1"
-                    .formatted(field, shown(value.toString())));
+                    .formatted(field, PeerAddress.shown(value.toString())));
         }
         return number.longValue();
-    }
-
-    private static String shown(String text) {
-        String part = text.length() > LONGEST_SHOWN ? text.substring(0, LONGEST_SHOWN) + "..." : text;
-        return part.replaceAll("[^ -~]", "?");
     }
 }

@@ -31,7 +31,6 @@ final class ServerDirectory implements SegmentDirectory {
     /** Mooncake's own. */
     private static final Duration TIMEOUT = Duration.ofSeconds(3);
 
-    private static final int LONGEST_SHOWN = 200;
     private static final String UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
 
     private final MetadataSource.Http source;
@@ -67,7 +66,7 @@ final class ServerDirectory implements SegmentDirectory {
         JsonNode rpc = read(rpcKey(segment), deadline);
         PeerAddress address = PeerAddress.find(new Endpoint(rpc).text())
                 .orElseThrow(() -> new TransferException("metadata of segment %s is not of a Mooncake engine: %s"
-                        .formatted(segment, shown(rpc.toString()))));
+                        .formatted(segment, PeerAddress.shown(rpc.toString()))));
         return new Located(address, SegmentDescriptor.parse(json, get(ramKey(segment), deadline)));
     }
 
@@ -150,7 +149,7 @@ final class ServerDirectory implements SegmentDirectory {
                             method,
                             key,
                             answer.statusCode(),
-                            shown(new String(answer.body(), StandardCharsets.UTF_8))));
+                            PeerAddress.shown(new String(answer.body(), StandardCharsets.UTF_8))));
         }
     }
 
@@ -203,11 +202,6 @@ final class ServerDirectory implements SegmentDirectory {
 
     private String prefix() {
         return source.cluster().map(cluster -> "mooncake/" + cluster + "/").orElse("mooncake/");
-    }
-
-    private static String shown(String text) {
-        String part = text.length() > LONGEST_SHOWN ? text.substring(0, LONGEST_SHOWN) + "..." : text;
-        return part.strip().replaceAll("[^ -~]", "?");
     }
 
     @Override

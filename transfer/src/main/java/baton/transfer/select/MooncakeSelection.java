@@ -72,14 +72,10 @@ public final class MooncakeSelection {
         JsonFields extra = given.withDefaults(SETTINGS);
         MetadataSource metadata = MetadataSource.parse(
                 extra.field(METADATA_SERVER), extra.string(METADATA_SERVER).orElseThrow());
-        String protocol = extra.string(PROTOCOL).orElseThrow();
+        String protocol = extra.choice(PROTOCOL, "tcp", "rdma").orElseThrow();
         Optional<String> device = extra.string(DEVICE_NAME).filter(name -> !name.isEmpty());
         Optional<Path> library = extra.string(LIBRARY).map(Path::of);
-        boolean rdma = switch (protocol) {
-            case "rdma" -> true;
-            case "tcp" -> false;
-            default -> throw ConfigException.unsupported(extra.field(PROTOCOL), protocol, "tcp, rdma");
-        };
+        boolean rdma = protocol.equals("rdma");
         if (!rdma && device.isPresent()) {
             throw new ConfigException(extra.field(DEVICE_NAME), "is of protocol rdma, but the protocol is tcp");
         }

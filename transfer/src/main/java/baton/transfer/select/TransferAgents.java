@@ -246,11 +246,8 @@ public final class TransferAgents {
     }
 
     private static Optional<EmbeddedAgent.Transport> transport(JsonFields extra) {
-        return extra.string(TRANSPORT).map(value -> switch (value) {
-            case "auto" -> EmbeddedAgent.Transport.AUTO;
-            case "tcp" -> EmbeddedAgent.Transport.TCP;
-            default -> throw ConfigException.unsupported(extra.field(TRANSPORT), value, "auto, tcp");
-        });
+        return extra.choice(TRANSPORT, "auto", "tcp")
+                .map(value -> value.equals("tcp") ? EmbeddedAgent.Transport.TCP : EmbeddedAgent.Transport.AUTO);
     }
 
     private static NixlAgent.Settings nixl(JsonFields extra) {

@@ -1,4 +1,4 @@
-package baton.cluster;
+package baton.kv;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -9,6 +9,8 @@ import java.util.stream.Stream;
 
 /** A directory that is removed with all its files when it is closed. */
 public final class TemporaryDirectory implements AutoCloseable {
+    private static final Path MEMORY = Path.of("/dev/shm");
+
     private final Path path;
 
     private TemporaryDirectory(Path path) {
@@ -18,6 +20,13 @@ public final class TemporaryDirectory implements AutoCloseable {
     /** Makes a new one, readable by this user only. */
     public static TemporaryDirectory create(String prefix) throws IOException {
         return new TemporaryDirectory(Files.createTempDirectory(prefix));
+    }
+
+    /** The same in memory, where the system has a place for that. */
+    public static TemporaryDirectory inMemory(String prefix) throws IOException {
+        return Files.isWritable(MEMORY)
+                ? new TemporaryDirectory(Files.createTempDirectory(MEMORY, prefix))
+                : create(prefix);
     }
 
     public Path path() {
