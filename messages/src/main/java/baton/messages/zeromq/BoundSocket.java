@@ -3,6 +3,7 @@ package baton.messages.zeromq;
 import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.SideChannel;
@@ -118,9 +119,7 @@ final class BoundSocket implements SideChannel.Listener {
             socket.bind(new InetSocketAddress(InetAddress.getByName(host), port), BACKLOG);
             return socket;
         } catch (IOException | IllegalArgumentException e) {
-            if (socket != null) {
-                ZeroMqSideChannel.quietly(socket);
-            }
+            Closing.quietly(socket);
             throw new MessageException(name + " cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
         }
     }
@@ -168,7 +167,7 @@ final class BoundSocket implements SideChannel.Listener {
     /** As many connections may be in their handshake as may be established: one more closes the longest-running handshake. */
     private void admit(Socket peer) {
         if (!peers.admitted.test(peer.getInetAddress())) {
-            ZeroMqSideChannel.quietly(peer);
+            Closing.quietly(peer);
             return;
         }
         Caller caller = new Caller(peer);
@@ -241,7 +240,7 @@ final class BoundSocket implements SideChannel.Listener {
 
     @Override
     public void close() {
-        ZeroMqSideChannel.quietly(socket);
+        Closing.quietly(socket);
         Deadline deadline = Deadline.after(ticker, JOIN);
         join(thread, deadline);
         callers.forEach(Caller::end);
@@ -313,7 +312,7 @@ final class BoundSocket implements SideChannel.Listener {
         }
 
         void end() {
-            ZeroMqSideChannel.quietly(peer);
+            Closing.quietly(peer);
         }
 
         private void run() {

@@ -3,6 +3,7 @@ package baton.messages.zeromq;
 import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -88,7 +89,7 @@ final class SubscriberCall implements AutoCloseable {
         CompletableFuture<Void> timer = new CompletableFuture<>();
         CompletableFuture<?> unusedEnd = timer.completeOnTimeout(
                         null, bounds.exchange().toNanos(), TimeUnit.NANOSECONDS)
-                .thenRun(() -> ZeroMqSideChannel.quietly(peer));
+                .thenRun(() -> Closing.quietly(peer));
         Zmtp zmtp;
         try {
             peer.connect(
@@ -109,7 +110,7 @@ final class SubscriberCall implements AutoCloseable {
 
             @Override
             public void end() {
-                ZeroMqSideChannel.quietly(peer);
+                Closing.quietly(peer);
             }
         });
         log.info("events are sent to {}:{}", host, port);
@@ -121,7 +122,7 @@ final class SubscriberCall implements AutoCloseable {
         } catch (IOException e) {
             failures.event(more -> log.warn("{}:{} gets events no more: {}{}", host, port, e.getMessage(), more));
         } finally {
-            ZeroMqSideChannel.quietly(peer);
+            Closing.quietly(peer);
             subscriber.left();
         }
         return true;
@@ -130,7 +131,7 @@ final class SubscriberCall implements AutoCloseable {
     @Override
     public void close() {
         closed.countDown();
-        ZeroMqSideChannel.quietly(socket);
+        Closing.quietly(socket);
         try {
             if (!thread.join(JOIN)) {
                 log.warn("the connection to {}:{} has not ended in time", host, port);

@@ -2,6 +2,7 @@ package baton.messages.zeromq;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
@@ -254,7 +255,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
             this.port = port;
             this.unasked = unasked;
             CompletableFuture<?> unusedEnd = ended.thenAccept(reason -> {
-                ZeroMqSideChannel.quietly(socket);
+                Closing.quietly(socket);
                 dealers.remove(this);
                 connected.completeExceptionally(failure(reason));
                 answer.ifPresent(waiting -> waiting.completeExceptionally(failure(reason)));

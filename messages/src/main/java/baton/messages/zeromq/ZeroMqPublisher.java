@@ -3,6 +3,7 @@ package baton.messages.zeromq;
 import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import java.io.IOException;
@@ -216,7 +217,7 @@ public final class ZeroMqPublisher implements AutoCloseable {
 
     @Override
     public void close() {
-        new ArrayList<>(ports).forEach(ZeroMqSideChannel::quietly);
+        new ArrayList<>(ports).forEach(Closing::quietly);
     }
 
     /** A connection that asks for past messages. */

@@ -1,6 +1,7 @@
 package baton.messages.zeromq;
 
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.SideChannel;
@@ -17,8 +18,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * A side channel whose listeners are ZeroMQ ROUTER sockets to their peers and whose questions come from REQ sockets; vLLM's NIXL
@@ -34,7 +33,6 @@ import org.slf4j.LoggerFactory;
  * connections are taken and another one arrives.
  */
 public final class ZeroMqSideChannel implements SideChannel {
-    private static final Logger log = LoggerFactory.getLogger(ZeroMqSideChannel.class);
 
     private final Limits limits;
     private final Ticker ticker;
@@ -124,14 +122,6 @@ public final class ZeroMqSideChannel implements SideChannel {
         questions.forEach(question -> question.fail("the side channel was closed"));
     }
 
-    static void quietly(AutoCloseable closeable) {
-        try {
-            closeable.close();
-        } catch (Exception e) {
-            log.debug("closing {}", closeable, e);
-        }
-    }
-
     /**
      * A question that this side asks, with those that follow from its answer, on a connection of its own. Its thread's waits have
      * no timeouts of their own: the timer closes the socket, which ends them all.
@@ -158,7 +148,7 @@ public final class ZeroMqSideChannel implements SideChannel {
             CompletableFuture<?> unusedEnd = answer.whenComplete((frames, failure) -> {
                 questions.remove(this);
                 timer.cancel(false);
-                quietly(socket);
+                Closing.quietly(socket);
             });
             CompletableFuture<?> unusedTimeout = timer.completeOnTimeout(
                             null, Math.max(0, timeout.toNanos()), TimeUnit.NANOSECONDS)

@@ -4,6 +4,7 @@ import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.ZeroMqEndpoint;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -181,7 +182,7 @@ public final class ZeroMqSubscription implements AutoCloseable {
     private static CompletableFuture<Void> endAfter(Socket peer, Duration time) {
         CompletableFuture<Void> timer = new CompletableFuture<>();
         CompletableFuture<?> unusedEnd = timer.completeOnTimeout(null, time.toNanos(), TimeUnit.NANOSECONDS)
-                .thenRun(() -> ZeroMqSideChannel.quietly(peer));
+                .thenRun(() -> Closing.quietly(peer));
         return timer;
     }
 
@@ -312,8 +313,8 @@ public final class ZeroMqSubscription implements AutoCloseable {
     @Override
     public void close() {
         closed.countDown();
-        ZeroMqSideChannel.quietly(live);
-        ZeroMqSideChannel.quietly(asking);
+        Closing.quietly(live);
+        Closing.quietly(asking);
         try {
             if (!thread.join(JOIN)) {
                 log.warn("the subscription to {} has not ended in time", source.endpoint());

@@ -1,6 +1,7 @@
 package baton.pipe.c10d;
 
 import baton.kv.Deadline;
+import baton.messages.Closing;
 import baton.pipe.PipeException;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -97,7 +98,7 @@ final class LivenessSocket implements AutoCloseable {
                     .orTimeout(GREETING.toMillis(), TimeUnit.MILLISECONDS)
                     .handle((_, late) -> {
                         if (late instanceof TimeoutException) {
-                            quietly(peer);
+                            Closing.quietly(peer);
                         }
                         return shown;
                     });
@@ -111,7 +112,7 @@ final class LivenessSocket implements AutoCloseable {
             } finally {
                 greeted.complete(null);
                 if (!taken) {
-                    quietly(peer);
+                    Closing.quietly(peer);
                 }
             }
         }
@@ -131,15 +132,11 @@ final class LivenessSocket implements AutoCloseable {
 
         @Override
         public void close() {
-            try {
-                server.close();
-            } catch (IOException e) {
-                // Given up either way.
-            }
+            Closing.quietly(server);
             // A connection that was accepted and not taken over is closed.
             boolean nobodyCame = accepted.completeExceptionally(new IOException("nobody waits any more"));
             if (!nobodyCame && !given && !accepted.isCompletedExceptionally()) {
-                quietly(accepted.join());
+                Closing.quietly(accepted.join());
             }
         }
     }
@@ -164,7 +161,7 @@ final class LivenessSocket implements AutoCloseable {
             return new LivenessSocket(channel);
         } catch (IOException | IllegalArgumentException e) {
             if (channel != null) {
-                quietly(channel);
+                Closing.quietly(channel);
             }
             throw new PipeException("rank 0 is not at " + host + ":" + port + ": " + e.getMessage(), e);
         }
@@ -181,7 +178,7 @@ final class LivenessSocket implements AutoCloseable {
             } catch (IOException e) {
                 // The end as well.
             }
-            quietly(channel);
+            Closing.quietly(channel);
             if (!closed) {
                 whenEnded.run();
             }
@@ -191,14 +188,6 @@ final class LivenessSocket implements AutoCloseable {
     @Override
     public void close() {
         closed = true;
-        quietly(channel);
-    }
-
-    private static void quietly(SocketChannel channel) {
-        try {
-            channel.close();
-        } catch (IOException e) {
-            // Given up either way.
-        }
+        Closing.quietly(channel);
     }
 }

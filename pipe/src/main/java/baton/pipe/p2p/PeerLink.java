@@ -3,6 +3,7 @@ package baton.pipe.p2p;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
@@ -110,7 +111,7 @@ final class PeerLink implements AutoCloseable {
                 }
             }
             if (late) {
-                quietly(part);
+                Closing.quietly(part);
             }
             return !late;
         }
@@ -159,8 +160,8 @@ final class PeerLink implements AutoCloseable {
                 control = call;
                 bytes = data;
             }
-            control.ifPresent(PeerLink::quietly);
-            bytes.ifPresent(PeerLink::quietly);
+            control.ifPresent(Closing::quietly);
+            bytes.ifPresent(Closing::quietly);
             whenEnded.run();
         }
     }
@@ -324,13 +325,5 @@ final class PeerLink implements AutoCloseable {
     public void close() {
         closed = true;
         current.ifPresent(Connection::end);
-    }
-
-    private static void quietly(AutoCloseable closeable) {
-        try {
-            closeable.close();
-        } catch (Exception e) {
-            throw new AssertionError("closing does not fail", e);
-        }
     }
 }

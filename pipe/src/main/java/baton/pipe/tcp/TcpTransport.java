@@ -2,6 +2,7 @@ package baton.pipe.tcp;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import baton.messages.SealedChannel;
 import baton.pipe.PipeException;
@@ -13,7 +14,6 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.UnknownHostException;
 import java.nio.channels.ServerSocketChannel;
-import java.nio.channels.SocketChannel;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -151,10 +151,10 @@ public final class TcpTransport implements WireTransport {
             server.bind(new InetSocketAddress(InetAddress.getByName(host), port), TokenListener.MOST_AT_ONCE);
             return server;
         } catch (UnknownHostException e) {
-            quietly(server);
+            Closing.quietly(server);
             throw new PipeException("host '" + host + "' has no address", e);
         } catch (IOException | IllegalArgumentException e) {
-            quietly(server);
+            Closing.quietly(server);
             throw new PipeException("cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
         }
     }
@@ -163,23 +163,5 @@ public final class TcpTransport implements WireTransport {
     public void close() {
         closed = true;
         listeners.forEach(TokenListener::close);
-    }
-
-    private static void quietly(@Nullable ServerSocketChannel channel) {
-        try {
-            if (channel != null) {
-                channel.close();
-            }
-        } catch (IOException _) {
-            // It is given up.
-        }
-    }
-
-    static void quietly(SocketChannel channel) {
-        try {
-            channel.close();
-        } catch (IOException _) {
-            // It is given up.
-        }
     }
 }

@@ -2,6 +2,7 @@ package baton.pipe.tcp;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import baton.messages.SealedChannel;
 import baton.pipe.PipeException;
@@ -75,7 +76,7 @@ final class TcpWire implements Wire {
                 wire.sendToken(token, deadline);
                 return wire;
             } catch (IOException e) {
-                TcpTransport.quietly(channel);
+                Closing.quietly(channel);
                 throw e;
             }
         } catch (SocketTimeoutException e) {
@@ -202,7 +203,7 @@ final class TcpWire implements Wire {
 
     @Override
     public void close() {
-        TcpTransport.quietly(channel);
+        Closing.quietly(channel);
     }
 
     @Override

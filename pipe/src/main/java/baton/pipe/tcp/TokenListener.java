@@ -3,6 +3,7 @@ package baton.pipe.tcp;
 import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
@@ -135,7 +136,7 @@ final class TokenListener implements AutoCloseable {
         synchronized (greeting) {
             greeting.add(peer);
             if (greeting.size() > MOST_AT_ONCE) {
-                TcpTransport.quietly(greeting.remove());
+                Closing.quietly(greeting.remove());
             }
         }
     }
@@ -172,7 +173,7 @@ final class TokenListener implements AutoCloseable {
                 greeting.remove(peer);
             }
             if (!claimed) {
-                TcpTransport.quietly(peer);
+                Closing.quietly(peer);
             }
         }
     }
@@ -207,11 +208,7 @@ final class TokenListener implements AutoCloseable {
     /** No more connections are accepted. */
     private void shut() {
         whenClosed.accept(this);
-        try {
-            server.close();
-        } catch (IOException _) {
-            // Given up either way.
-        }
+        Closing.quietly(server);
     }
 
     /** A wire that {@link #accept} has returned stays open. */
@@ -224,7 +221,7 @@ final class TokenListener implements AutoCloseable {
         }
         shut();
         synchronized (greeting) {
-            greeting.forEach(TcpTransport::quietly);
+            greeting.forEach(Closing::quietly);
             greeting.clear();
         }
         long more = disconnected.rest();

@@ -2,6 +2,7 @@ package baton.transfer.embedded;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import baton.messages.SealedChannel;
 import baton.transfer.Transfer.Cause;
@@ -291,7 +292,7 @@ final class Connection {
                     .event(more -> LOG.error("transfer agent {} disconnects {}{}", agent.name(), peerName(), more, e));
             end("the connection was broken off: " + e);
         } finally {
-            closeSelector(readable);
+            Closing.quietly(readable);
         }
     }
 
@@ -413,7 +414,7 @@ final class Connection {
                     .event(more -> LOG.error("transfer agent {} disconnects {}{}", agent.name(), peerName(), more, e));
             end("the connection was broken off: " + e);
         } finally {
-            closeSelector(writable);
+            Closing.quietly(writable);
         }
     }
 
@@ -497,14 +498,6 @@ final class Connection {
                     key.interestOps(0);
                 }
             }
-        }
-    }
-
-    private static void closeSelector(Selector selector) {
-        try {
-            selector.close();
-        } catch (IOException e) {
-            LOG.debug("a selector did not close", e);
         }
     }
 
@@ -678,11 +671,7 @@ final class Connection {
     }
 
     private void closeChannel() {
-        try {
-            channel.close();
-        } catch (IOException e) {
-            LOG.debug("a connection to {} did not close", peerName(), e);
-        }
+        Closing.quietly(channel);
         readable.wakeup();
         writable.wakeup();
     }

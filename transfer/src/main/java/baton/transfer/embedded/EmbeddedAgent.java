@@ -10,6 +10,7 @@ import baton.memory.CopyKernel;
 import baton.memory.MappableMemory;
 import baton.memory.ParallelCopier;
 import baton.memory.RunDigests;
+import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import baton.messages.PeerSecret;
 import baton.messages.SealedChannel;
@@ -48,7 +49,6 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -401,21 +401,11 @@ public final class EmbeddedAgent implements TransferAgent {
             connection.send(new Frame.Regions(registry.exposed()));
             return connection;
         } catch (IOException | RuntimeException | TransferException e) {
-            closeQuietly(channel);
+            Closing.quietly(channel);
             throw new TransferException(
                     "cannot connect to transfer agent %s at host=%s port=%d: %s"
                             .formatted(peer.name(), peer.host(), peer.port(), e.getMessage()),
                     e);
-        }
-    }
-
-    private static void closeQuietly(@Nullable SocketChannel channel) {
-        if (channel != null) {
-            try {
-                channel.close();
-            } catch (IOException _) {
-                // Nothing was sent that has to arrive.
-            }
         }
     }
 

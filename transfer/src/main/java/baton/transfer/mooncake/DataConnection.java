@@ -4,6 +4,7 @@ import static baton.transfer.mooncake.DataProtocol.HEADER_BYTES;
 import static baton.transfer.mooncake.DataProtocol.PIECE;
 import static baton.transfer.mooncake.DataProtocol.STATUS_BYTES;
 
+import baton.messages.Closing;
 import baton.transfer.Transfer;
 import baton.transfer.mooncake.DataProtocol.Request;
 import baton.transfer.mooncake.LocalBuffers.Held;
@@ -82,11 +83,7 @@ final class DataConnection implements AutoCloseable {
 
     @Override
     public void close() {
-        try {
-            channel.close();
-        } catch (IOException e) {
-            LOG.debug("a data connection could not be closed: {}", e.toString());
-        }
+        Closing.quietly(channel);
     }
 
     /** A request that is being served. */

@@ -2,6 +2,7 @@ package baton.transfer.mooncake;
 
 import baton.kv.Bursts;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -173,11 +174,7 @@ final class DataServer implements AutoCloseable {
 
     @Override
     public void close() {
-        try {
-            server.close();
-        } catch (IOException e) {
-            LOG.debug("the data port could not be closed: {}", e.toString());
-        }
+        Closing.quietly(server);
         open().forEach(DataConnection::close);
     }
 }

@@ -2,8 +2,8 @@ package baton.transfer.mooncake;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.Closing;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.io.Closeable;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -82,7 +82,7 @@ final class HandshakeDaemon implements AutoCloseable {
                 if (handler.admits(socket.getInetAddress()) && enlist(socket, deadline)) {
                     Thread.ofVirtual().name("mooncake-handshake").start(() -> serve(socket, deadline));
                 } else {
-                    close(socket);
+                    Closing.quietly(socket);
                 }
             } catch (IOException | InterruptedException e) {
                 if (!server.isClosed()) {
@@ -113,7 +113,7 @@ final class HandshakeDaemon implements AutoCloseable {
                     .map(Map.Entry::getKey)
                     .toList();
         }
-        late.forEach(HandshakeDaemon::close);
+        late.forEach(Closing::quietly);
     }
 
     private void serve(Socket socket, Deadline deadline) {
@@ -139,20 +139,12 @@ final class HandshakeDaemon implements AutoCloseable {
 
     @Override
     public void close() {
-        close(server);
+        Closing.quietly(server);
         List<Socket> ending;
         synchronized (this) {
             ending = List.copyOf(open.keySet());
             notifyAll();
         }
-        ending.forEach(HandshakeDaemon::close);
-    }
-
-    private static void close(Closeable socket) {
-        try {
-            socket.close();
-        } catch (IOException e) {
-            LOG.debug("a socket could not be closed: {}", e.toString());
-        }
+        ending.forEach(Closing::quietly);
     }
 }

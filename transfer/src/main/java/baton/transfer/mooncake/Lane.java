@@ -4,6 +4,7 @@ import static baton.transfer.mooncake.DataProtocol.HEADER_BYTES;
 import static baton.transfer.mooncake.DataProtocol.PIECE;
 import static baton.transfer.mooncake.DataProtocol.STATUS_BYTES;
 
+import baton.messages.Closing;
 import baton.transfer.TransferAgent.Operation;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -15,8 +16,6 @@ import java.nio.channels.SocketChannel;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * A connection to a peer's data port. One thread sends requests, without waiting for the answers of those before, and takes the answers in
@@ -25,8 +24,6 @@ import org.slf4j.LoggerFactory;
 final class Lane implements AutoCloseable {
     /** Requests that are sent together. */
     static final int BATCH = 128;
-
-    private static final Logger LOG = LoggerFactory.getLogger(Lane.class);
 
     private final SocketChannel channel;
     private final boolean acknowledged;
@@ -147,10 +144,6 @@ final class Lane implements AutoCloseable {
 
     @Override
     public void close() {
-        try {
-            channel.close();
-        } catch (IOException e) {
-            LOG.debug("a lane could not be closed: {}", e.toString());
-        }
+        Closing.quietly(channel);
     }
 }

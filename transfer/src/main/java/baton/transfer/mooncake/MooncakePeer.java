@@ -1,6 +1,7 @@
 package baton.transfer.mooncake;
 
 import baton.kv.Deadline;
+import baton.messages.Closing;
 import baton.messages.PeerAddress;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferException;
@@ -146,7 +147,7 @@ final class MooncakePeer extends SegmentPeer {
             try {
                 watched = dial(data, CHECK);
                 if (!alive()) {
-                    closeQuietly(watched);
+                    Closing.quietly(watched);
                 }
             } catch (IOException e) {
                 end(name() + " has closed its data port: " + e.getMessage());
@@ -176,16 +177,8 @@ final class MooncakePeer extends SegmentPeer {
         } finally {
             lock.unlock();
         }
-        closeQuietly(watched);
+        Closing.quietly(watched);
         failAll(Cause.PEER_GONE, why);
-    }
-
-    private static void closeQuietly(SocketChannel channel) {
-        try {
-            channel.close();
-        } catch (IOException e) {
-            LOG.debug("a connection could not be closed: {}", e.toString());
-        }
     }
 
     /** Begins to move a transfer's batches, or fails it. */
