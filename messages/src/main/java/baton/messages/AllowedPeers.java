@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -29,31 +30,6 @@ public final class AllowedPeers {
         this.lookups = new NameLookups(this.names, InetAddress::getAllByName, ticker);
     }
 
-    private record Network(byte[] address, int bits) {
-        boolean contains(InetAddress other) {
-            byte[] bytes = other.getAddress();
-            if (bytes.length != address.length) {
-                return false;
-            }
-            for (int bit = 0; bit < bits; bit += 8) {
-                int mask = bits - bit >= 8 ? 0xff : 0xff << (8 - (bits - bit)) & 0xff;
-                if (((bytes[bit / 8] ^ address[bit / 8]) & mask) != 0) {
-                    return false;
-                }
-            }
-            return true;
-        }
-
-        @Override
-        public String toString() {
-            try {
-                return InetAddress.getByAddress(address).getHostAddress() + "/" + bits;
-            } catch (UnknownHostException e) {
-                throw new AssertionError("an address has four or sixteen bytes", e);
-            }
-        }
-    }
-
     /**
      * @param field for errors
      * @param hosts names, addresses and networks ({@code address/bits})
@@ -68,12 +44,10 @@ public final class AllowedPeers {
         Set<String> names = new HashSet<>();
         List<Network> networks = new ArrayList<>();
         for (String host : hosts) {
-            int slash = host.indexOf('/');
-            String address = slash < 0 ? host : host.substring(0, slash);
-            if (isAddress(address)) {
-                byte[] bytes = InetAddress.ofLiteral(address).getAddress();
-                networks.add(new Network(bytes, slash < 0 ? bytes.length * 8 : bits(field, host, bytes.length * 8)));
-            } else if (slash < 0 && host.matches("[A-Za-z0-9._-]{1,253}")) {
+            Optional<Network> network = Network.find(host);
+            if (network.isPresent()) {
+                networks.add(network.get());
+            } else if (host.matches("[A-Za-z0-9._-]{1,253}")) {
                 names.add(host.toLowerCase(Locale.ROOT));
             } else {
                 throw new ConfigException(field, "has '" + host + "', must have host names, addresses or address/bits");
@@ -116,23 +90,8 @@ public final class AllowedPeers {
                 ? List.of()
                 : own.getInterfaceAddresses().stream()
                         .filter(each -> each.getAddress().equals(address))
-                        .map(each -> withoutScope(address) + "/" + each.getNetworkPrefixLength())
+                        .map(Network::text)
                         .toList();
-    }
-
-    private static String withoutScope(InetAddress address) {
-        String text = address.getHostAddress();
-        int scope = text.indexOf('%');
-        return scope < 0 ? text : text.substring(0, scope);
-    }
-
-    private static int bits(String field, String host, int most) {
-        String text = host.substring(host.indexOf('/') + 1);
-        int bits = text.matches("[0-9]{1,3}") ? Integer.parseInt(text) : -1;
-        if (bits < 0 || bits > most) {
-            throw new ConfigException(field, "has '" + host + "', must have 0 to " + most + " bits");
-        }
-        return bits;
     }
 
     private static boolean isAddress(String host) {

@@ -2,7 +2,9 @@ package baton.router;
 
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
+import baton.kv.Require;
 import baton.kv.WebGuard;
+import baton.messages.Network;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
 import baton.router.flow.P2pFlow;
@@ -11,7 +13,6 @@ import baton.router.policy.PolicySettings;
 import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.InstanceAddress;
-import baton.router.upstream.Networks;
 import baton.router.upstream.Registrations;
 import java.net.URI;
 import java.time.Duration;
@@ -92,6 +93,8 @@ public record RouterConfig(
 
         public static final int DEFAULT_MAX_IN_FLIGHT = 8192;
 
+        private static final Duration MOST = Duration.ofDays(7);
+
         public static final Limits DEFAULT = new Limits(
                 Duration.ofSeconds(5),
                 Duration.ofMinutes(10),
@@ -106,29 +109,17 @@ public record RouterConfig(
 
         /** @throws ConfigException if a value is not positive or too large for a timer */
         public Limits {
-            requirePositive("connect timeout", connect);
-            requirePositive("prefill deadline", prefill);
-            requirePositive("idle deadline", idle);
-            requirePositive("probe interval", probeInterval);
-            requirePositive("drain deadline", drain);
-            requirePositive("max body bytes", maxBodyBytes);
-            requirePositive("max requests in flight", maxInFlight);
-            requirePositive("max requests per instance", maxPerInstance);
-            continueAfter.ifPresent(silence -> requirePositive("continue after", silence));
+            Require.atMost("connect timeout", connect, MOST);
+            Require.atMost("prefill deadline", prefill, MOST);
+            Require.atMost("idle deadline", idle, MOST);
+            Require.atMost("probe interval", probeInterval, MOST);
+            Require.atMost("drain deadline", drain, MOST);
+            Require.atLeast("max body bytes", maxBodyBytes, 1);
+            Require.atLeast("max requests in flight", maxInFlight, 1);
+            Require.atLeast("max requests per instance", maxPerInstance, 1);
+            continueAfter.ifPresent(silence -> Require.atMost("continue after", silence, MOST));
             if (!(shadowShare >= 0 && shadowShare <= 1)) {
                 throw ConfigException.unsupported("shadow share", shadowShare, "0 to 1");
-            }
-        }
-
-        private static void requirePositive(String field, Duration value) {
-            if (value.toMillis() < 1 || value.compareTo(Duration.ofDays(7)) > 0) {
-                throw ConfigException.unsupported(field, value, "1 ms to 7 days");
-            }
-        }
-
-        private static void requirePositive(String field, int value) {
-            if (value < 1) {
-                throw ConfigException.unsupported(field, value, "at least 1");
             }
         }
     }
@@ -155,15 +146,11 @@ public record RouterConfig(
             if (host.isBlank()) {
                 throw ConfigException.unsupported("register host", host, "a host name or address");
             }
-            requirePort("register port", port);
-            if (ttl.toMillis() < 1 || ttl.compareTo(Duration.ofDays(1)) > 0) {
-                throw ConfigException.unsupported("register ttl", ttl, "1 ms to 1 day");
-            }
-            if (maxInstances < 1) {
-                throw ConfigException.unsupported("max registered instances", maxInstances, "at least 1");
-            }
+            Require.port("register port", port);
+            Require.atMost("register ttl", ttl, Duration.ofDays(1));
+            Require.atLeast("max registered instances", maxInstances, 1);
             networks = List.copyOf(networks);
-            Networks.parse("register allow", networks);
+            networks.forEach(text -> Network.parse("register allow", text));
         }
 
         Registrations.Settings settings() {
@@ -216,7 +203,7 @@ public record RouterConfig(
         if (host.isBlank()) {
             throw ConfigException.unsupported("host", host, "a host name or address");
         }
-        requirePort("port", port);
+        Require.port("port", port);
         prefill = requireAddresses("prefill", prefill, registry.isPresent() || !sources.isEmpty());
         decode = requireAddresses("decode", decode, registry.isPresent() || !sources.isEmpty());
         if (HandoffFlow.named(flow) instanceof P2pFlow && registry.isEmpty()) {
@@ -252,12 +239,6 @@ public record RouterConfig(
     private static void requireKey(String field, String key) {
         if (key.isBlank() || key.chars().anyMatch(c -> c < ' ' || c > '~')) {
             throw new ConfigException(field, "must be printable ASCII and not blank");
-        }
-    }
-
-    private static void requirePort(String field, int port) {
-        if (port < 0 || port > 65535) {
-            throw ConfigException.unsupported(field, port, "0 to 65535");
         }
     }
 

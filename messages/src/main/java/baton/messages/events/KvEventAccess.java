@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.ZeroMqEndpoint;
+import baton.messages.Network;
 import baton.messages.PeerAccess;
 import java.io.IOException;
 import java.net.DatagramSocket;
@@ -87,10 +88,7 @@ public final class KvEventAccess {
         try {
             for (NetworkInterface each : NetworkInterface.networkInterfaces().toList()) {
                 for (InterfaceAddress address : each.getInterfaceAddresses()) {
-                    String text = address.getAddress().getHostAddress();
-                    int scope = text.indexOf('%');
-                    networks.add(
-                            (scope < 0 ? text : text.substring(0, scope)) + "/" + address.getNetworkPrefixLength());
+                    networks.add(Network.text(address));
                 }
             }
         } catch (SocketException e) {

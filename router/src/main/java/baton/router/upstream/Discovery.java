@@ -4,6 +4,7 @@ import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
+import baton.messages.PeerAddress;
 import io.vertx.core.Vertx;
 import io.vertx.core.WorkerExecutor;
 import java.io.IOException;
@@ -47,12 +48,9 @@ public final class Discovery implements AutoCloseable {
 
         /** @throws ConfigException if the text is not {@code host:port}, or the host has no address */
         public static InetSocketAddress server(String field, String text) {
-            int colon = text.lastIndexOf(':');
-            String port = text.substring(colon + 1);
-            if (colon < 1 || !isPort(port)) {
-                throw ConfigException.unsupported(field, text, "host:port");
-            }
-            InetSocketAddress address = new InetSocketAddress(text.substring(0, colon), Integer.parseInt(port));
+            PeerAddress server =
+                    PeerAddress.find(text).orElseThrow(() -> ConfigException.unsupported(field, text, "host:port"));
+            InetSocketAddress address = new InetSocketAddress(server.host(), server.port());
             if (address.isUnresolved()) {
                 throw new ConfigException(field, "'" + text + "' has no address");
             }
@@ -84,17 +82,11 @@ public final class Discovery implements AutoCloseable {
             if (SERVICE.matcher(text).matches()) {
                 return new Name(role, text, OF_THE_SERVICE);
             }
-            int colon = text.lastIndexOf(':');
-            String port = text.substring(colon + 1);
-            if (colon < 1 || !isPort(port)) {
-                throw ConfigException.unsupported(field, text, "name:port, or _service._tcp.name for SRV records");
-            }
-            return new Name(role, text.substring(0, colon), Integer.parseInt(port));
+            PeerAddress name = PeerAddress.find(text)
+                    .orElseThrow(() -> ConfigException.unsupported(
+                            field, text, "name:port, or _service._tcp.name for SRV records"));
+            return new Name(role, name.host(), name.port());
         }
-    }
-
-    private static boolean isPort(String text) {
-        return text.matches("[0-9]{1,5}") && Integer.parseInt(text) >= 1 && Integer.parseInt(text) <= 65535;
     }
 
     private static final Logger log = LoggerFactory.getLogger(Discovery.class);

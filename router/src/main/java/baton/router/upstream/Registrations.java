@@ -5,6 +5,7 @@ import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
+import baton.messages.Network;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
@@ -64,7 +65,7 @@ public final class Registrations implements AutoCloseable {
 
     private final Vertx vertx;
     private final Settings settings;
-    private final Networks networks;
+    private final List<Network> networks;
     private final OwnAddress router;
     private final Instances instances;
     private final HealthProbe probe;
@@ -119,7 +120,9 @@ public final class Registrations implements AutoCloseable {
         this.vertx = vertx;
         this.settings = settings;
         this.router = router;
-        this.networks = Networks.parse("register allow", settings.networks());
+        this.networks = settings.networks().stream()
+                .map(text -> Network.parse("register allow", text))
+                .toList();
         this.instances = instances;
         this.probe = probe;
         this.metrics = metrics;
@@ -208,7 +211,7 @@ public final class Registrations implements AutoCloseable {
 
     private void requireAllowed(Registration registration, Sender sender) throws Refused {
         PeerAddress http = registration.http();
-        if (!networks.contain(sender.address)) {
+        if (!isAllowed(sender.address)) {
             throw new Refused(RegistrationResult.NOT_ALLOWED, "it is in none of the networks " + settings.networks());
         }
         if (!isAllowed(http) || !isAllowed(registration.control())) {
@@ -222,16 +225,20 @@ public final class Registrations implements AutoCloseable {
         }
     }
 
+    private boolean isAllowed(InetAddress address) {
+        return networks.stream().anyMatch(network -> network.contains(address));
+    }
+
     private boolean isAllowed(PeerAddress address) {
         if (address.host().equals("localhost")) {
-            return networks.contain(InetAddress.getLoopbackAddress());
+            return isAllowed(InetAddress.getLoopbackAddress());
         }
         try {
             InetAddress literal = InetAddress.ofLiteral(address.host());
             // 10.1 and 167772161 are IPv4 addresses too, which other parsers may read differently.
             boolean plain =
                     literal instanceof Inet6Address || literal.getHostAddress().equals(address.host());
-            return plain && networks.contain(literal);
+            return plain && isAllowed(literal);
         } catch (IllegalArgumentException e) {
             return false;
         }
