@@ -11,6 +11,7 @@ import baton.kv.KvEvent;
 import baton.kv.OwnerThread;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.Counts;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
 import baton.kv.connector.Measurement;
@@ -101,7 +102,7 @@ public final class StoreScheduler implements SchedulerConnector {
     /** Blocks that other tiers had taken when an answer had waited in vain; -1 before that. */
     private long writtenWhenLate = -1;
 
-    private int lateWrites;
+    private final Counts counts = new Counts();
     private final Set<String> released = new HashSet<>();
     /** Requests with loads that fit into the next step, and the bytes of these loads on a rank. */
     private final Set<String> matchedWithinStep = new HashSet<>();
@@ -164,7 +165,7 @@ public final class StoreScheduler implements SchedulerConnector {
             }
             if (deadline.isOver()) {
                 writtenWhenLate = written;
-                lateWrites++;
+                counts.add("baton:kv_write_timeouts", 1);
                 log.warn(
                         "request {}: {} of its chunks are not stored after {} ms; its answer does not wait for them",
                         requestId,
@@ -530,14 +531,8 @@ public final class StoreScheduler implements SchedulerConnector {
     public List<Measurement> takeMeasurements() {
         List<Measurement> all = new ArrayList<>(measurements);
         measurements.clear();
-        long skipped = filter.takeSkipped();
-        if (skipped > 0) {
-            all.add(Measurement.count("vllm:kv_offload_stores_skipped", skipped));
-        }
-        if (lateWrites > 0) {
-            all.add(Measurement.count("baton:kv_write_timeouts", lateWrites));
-            lateWrites = 0;
-        }
+        counts.add("vllm:kv_offload_stores_skipped", filter.takeSkipped());
+        all.addAll(counts.take());
         all.addAll(session.takeMeasurements());
         return all;
     }

@@ -5,8 +5,10 @@ import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
 import baton.kv.Bursts;
 import baton.kv.InvalidFieldException;
+import baton.kv.Sha256;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.Counts;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
@@ -19,7 +21,6 @@ import baton.messages.p2p.P2pRequestId;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -55,8 +56,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     /** Whether workers load or send; their reports tell. */
     private boolean workersBusy;
 
-    private int badIds;
-    private int refusedPeers;
+    private final Counts counts = new Counts();
 
     P2pNcclScheduler(ConnectorContext context, P2pNcclSettings settings) {
         this.context = context;
@@ -108,7 +108,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
             receives = receives && allowed(request, id.prefill());
             requests.put(request.id(), new Tracked(found.get(), sends, receives));
         } catch (InvalidFieldException e) {
-            badIds++;
+            counts.add("baton:p2p_bad_request_ids", 1);
             complaints.event(more -> log.warn("a request is computed here: {}{}", e.getMessage(), more));
         }
     }
@@ -117,7 +117,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         if (settings.access().mayConnect(peer.host())) {
             return true;
         }
-        refusedPeers++;
+        counts.add("baton:p2p_refused_peers", 1);
         settings.access()
                 .refuse(
                         peer.toString(),
@@ -202,16 +202,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        List<Measurement> taken = new ArrayList<>();
-        if (badIds > 0) {
-            taken.add(Measurement.count("baton:p2p_bad_request_ids", badIds));
-        }
-        if (refusedPeers > 0) {
-            taken.add(Measurement.count("baton:p2p_refused_peers", refusedPeers));
-        }
-        badIds = 0;
-        refusedPeers = 0;
-        return taken;
+        return counts.take();
     }
 
     @Override
@@ -224,26 +215,22 @@ final class P2pNcclScheduler implements SchedulerConnector {
      * format.
      */
     private String digest(KvRequest request) {
-        try {
-            MessageDigest sha = MessageDigest.getInstance("SHA-256");
-            String head = String.join(
-                    "\n",
-                    context.model().digest(),
-                    "layers=" + context.modelLayout().layers(),
-                    "lora=" + request.loraId().map(id -> id.length() + ":" + id).orElse(""),
-                    "salt="
-                            + request.cacheSalt()
-                                    .map(salt -> salt.length() + ":" + salt)
-                                    .orElse(""),
-                    "");
-            sha.update(head.getBytes(StandardCharsets.UTF_8));
-            int[] tokens = request.tokens(0, request.promptLength());
-            ByteBuffer bytes = ByteBuffer.allocate(tokens.length * Integer.BYTES);
-            bytes.asIntBuffer().put(tokens);
-            sha.update(bytes);
-            return HexFormat.of().formatHex(sha.digest(), 0, 16);
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
+        MessageDigest sha = Sha256.begin();
+        String head = String.join(
+                "\n",
+                context.model().digest(),
+                "layers=" + context.modelLayout().layers(),
+                "lora=" + request.loraId().map(id -> id.length() + ":" + id).orElse(""),
+                "salt="
+                        + request.cacheSalt()
+                                .map(salt -> salt.length() + ":" + salt)
+                                .orElse(""),
+                "");
+        sha.update(head.getBytes(StandardCharsets.UTF_8));
+        int[] tokens = request.tokens(0, request.promptLength());
+        ByteBuffer bytes = ByteBuffer.allocate(tokens.length * Integer.BYTES);
+        bytes.asIntBuffer().put(tokens);
+        sha.update(bytes);
+        return HexFormat.of().formatHex(sha.digest(), 0, 16);
     }
 }

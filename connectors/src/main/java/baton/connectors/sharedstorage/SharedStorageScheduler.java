@@ -9,6 +9,7 @@ import baton.connectors.sharedstorage.StorageSearch.Saved;
 import baton.kv.Deadline;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.Counts;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
@@ -57,11 +58,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     /** By request, which may have ended: loads that are not over. */
     private final Map<String, Load> loading = new HashMap<>();
 
-    private int incompatible;
-    private int foreignRefused;
-    private int foreignTaken;
-    private int broken;
-    private int unsaved;
+    private final Counts counts = new Counts();
 
     SharedStorageScheduler(
             ConnectorContext context, SharedStorageSettings settings, IoThreads threads, FileOperations files) {
@@ -113,9 +110,9 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private void count(RequestState state, Query query, Outcome outcome) {
         if (!query.counted) {
             query.counted = true;
-            incompatible += outcome.incompatible();
-            foreignRefused += outcome.foreign();
-            broken += outcome.broken();
+            counts.add("baton:kv_incompatible_entries", outcome.incompatible());
+            counts.add(FOREIGN, outcome.foreign(), "outcome", "refused");
+            counts.add("baton:kv_broken_entries", outcome.broken());
             if (query.saves) {
                 state.saved = outcome.saved();
             }
@@ -175,7 +172,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                                     .formatted(request.id(), externalTokens, computedTokens)));
             int end = computedTokens + externalTokens;
             int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
-            foreignTaken += entry.proven() ? 0 : 1;
+            counts.add(FOREIGN, entry.proven() ? 0 : 1, "outcome", "taken");
             Load load = new Load(request.id(), entry, computedTokens, blocks);
             plannedLoads.add(load);
             loading.put(request.id(), load);
@@ -256,32 +253,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        List<Measurement> taken = new ArrayList<>();
-        if (incompatible > 0) {
-            taken.add(Measurement.count("baton:kv_incompatible_entries", incompatible));
-        }
-        if (broken > 0) {
-            taken.add(Measurement.count("baton:kv_broken_entries", broken));
-        }
-        if (foreignRefused > 0) {
-            taken.add(Measurement.count(FOREIGN, foreignRefused, "outcome", "refused"));
-        }
-        if (foreignTaken > 0) {
-            taken.add(Measurement.count(FOREIGN, foreignTaken, "outcome", "taken"));
-        }
-        int timeouts = lookups.takeTimeouts();
-        if (timeouts > 0) {
-            taken.add(Measurement.count("baton:kv_lookup_timeouts", timeouts));
-        }
-        if (unsaved > 0) {
-            taken.add(Measurement.count("baton:kv_save_failures", unsaved, "cause", "timeout"));
-        }
-        incompatible = 0;
-        broken = 0;
-        foreignRefused = 0;
-        foreignTaken = 0;
-        unsaved = 0;
-        return taken;
+        counts.add("baton:kv_lookup_timeouts", lookups.takeTimeouts());
+        return counts.take();
     }
 
     @Override
@@ -301,7 +274,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
             return Optional.empty();
         }
         if (state.saved == Saved.NOT_IN_TIME || lookups.isStuck()) {
-            unsaved++;
+            counts.add("baton:kv_save_failures", 1, "cause", "timeout");
             return Optional.empty();
         }
         // If it is not known whether the entry exists, it is written, and discarded if it does.

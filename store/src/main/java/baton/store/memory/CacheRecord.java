@@ -1,6 +1,7 @@
 package baton.store.memory;
 
 import baton.kv.BlockHash;
+import baton.kv.connector.Counts;
 import baton.kv.connector.Measurement;
 import baton.store.StoreEvent;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -22,11 +23,7 @@ final class CacheRecord {
     @GuardedBy("this")
     private final List<Measurement> sizes = new ArrayList<>();
 
-    @GuardedBy("this")
-    private long failedReservations;
-
-    @GuardedBy("this")
-    private long lockTimeouts;
+    private final Counts counts = new Counts();
 
     CacheRecord(boolean keepsEvents) {
         this.keepsEvents = keepsEvents;
@@ -53,12 +50,12 @@ final class CacheRecord {
         }
     }
 
-    synchronized void reservationFailed() {
-        failedReservations++;
+    void reservationFailed() {
+        counts.add("vllm:kv_offload_allocation_failure", 1);
     }
 
-    synchronized void lockTimedOut() {
-        lockTimeouts++;
+    void lockTimedOut() {
+        counts.add("baton:kv_store_lock_timeouts", 1);
     }
 
     synchronized List<StoreEvent> takeEvents() {
@@ -70,14 +67,7 @@ final class CacheRecord {
     synchronized List<Measurement> takeMeasurements() {
         List<Measurement> taken = new ArrayList<>(sizes);
         sizes.clear();
-        if (failedReservations > 0) {
-            taken.add(Measurement.count("vllm:kv_offload_allocation_failure", failedReservations));
-            failedReservations = 0;
-        }
-        if (lockTimeouts > 0) {
-            taken.add(Measurement.count("baton:kv_store_lock_timeouts", lockTimeouts));
-            lockTimeouts = 0;
-        }
+        taken.addAll(counts.take());
         return taken;
     }
 }

@@ -1,5 +1,6 @@
 package baton.store.tiered;
 
+import baton.kv.connector.Counts;
 import baton.kv.connector.Measurement;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
@@ -16,11 +17,7 @@ final class TierStats {
     @GuardedBy("this")
     private final List<Measurement> taken = new ArrayList<>();
 
-    @GuardedBy("this")
-    private final long[] queries;
-
-    @GuardedBy("this")
-    private final long[] hits;
+    private final Counts counts = new Counts();
 
     @GuardedBy("this")
     private final int[] promotions;
@@ -28,30 +25,25 @@ final class TierStats {
     @GuardedBy("this")
     private final int[] cascades;
 
-    @GuardedBy("this")
-    private long noRoom;
-
     /** @param names labels of the tiers, the memory first */
     TierStats(String prefix, List<String> names) {
         this.prefix = prefix;
         this.names = List.copyOf(names);
-        queries = new long[names.size()];
-        hits = new long[names.size()];
         promotions = new int[names.size()];
         cascades = new int[names.size()];
     }
 
-    synchronized void queried(int tier, long asked, long found) {
-        queries[tier] += asked;
-        hits[tier] += found;
+    void queried(int tier, long asked, long found) {
+        counts.add(prefix + "chunk_queries", asked, TIER, names.get(tier));
+        counts.add(prefix + "chunk_hits", found, TIER, names.get(tier));
     }
 
     synchronized void lookedUp(double seconds) {
         taken.add(Measurement.seconds(prefix + "lookup_async_delay_seconds", seconds));
     }
 
-    synchronized void noRoom() {
-        noRoom++;
+    void noRoom() {
+        counts.add(prefix + "promotion_allocation_failures", 1);
     }
 
     synchronized void promoting(int tier, int change) {
@@ -96,19 +88,8 @@ final class TierStats {
     }
 
     synchronized List<Measurement> take() {
-        for (int tier = 0; tier < names.size(); tier++) {
-            if (queries[tier] > 0) {
-                taken.add(count("chunk_queries", tier, queries[tier]));
-                taken.add(count("chunk_hits", tier, hits[tier]));
-                queries[tier] = 0;
-                hits[tier] = 0;
-            }
-        }
-        if (noRoom > 0) {
-            taken.add(Measurement.count(prefix + "promotion_allocation_failures", noRoom));
-            noRoom = 0;
-        }
-        List<Measurement> all = List.copyOf(taken);
+        List<Measurement> all = counts.take();
+        all.addAll(taken);
         taken.clear();
         return all;
     }

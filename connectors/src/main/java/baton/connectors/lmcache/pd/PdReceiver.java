@@ -7,6 +7,7 @@ import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
+import baton.kv.connector.Counts;
 import baton.kv.connector.Measurement;
 import baton.messages.GuardedReception;
 import baton.messages.MessageException;
@@ -37,7 +38,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.LockSupport;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -65,9 +65,7 @@ public final class PdReceiver implements BlockStore {
     private final Ticker ticker;
     private final PeerChannel channel;
     private final Bursts complaints;
-    private final Map<String, LongAdder> results =
-            Map.of("received", new LongAdder(), "no_room", new LongAdder(), "unread", new LongAdder());
-    private final LongAdder corrupt = new LongAdder();
+    private final Counts counts = new Counts();
     private final Object agentLock = new Object();
     /** Threads that wait for a transfer. */
     private final Set<Thread> readers = ConcurrentHashMap.newKeySet();
@@ -358,7 +356,7 @@ public final class PdReceiver implements BlockStore {
                 count("unread", 1);
             } else if (pool.checksum(blocks.get(i), memory.offset(slot)) != ready.checksums()[i]) {
                 memory.abort(slot);
-                corrupt.increment();
+                counts.add("baton:kv_handoff_rejected", 1, "cause", "corrupt");
             } else {
                 memory.seal(slot);
                 memory.commit(slot);
@@ -370,10 +368,7 @@ public final class PdReceiver implements BlockStore {
     }
 
     private void count(String result, int blocks) {
-        LongAdder counter = results.get(result);
-        if (counter != null) {
-            counter.add(blocks);
-        }
+        counts.add("baton:kv_pd_blocks", blocks, "result", result);
     }
 
     private List<Range> ranges(PdMessage.Ready ready, int[] slots) {
@@ -435,18 +430,8 @@ public final class PdReceiver implements BlockStore {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        List<Measurement> taken = new ArrayList<>();
+        List<Measurement> taken = counts.take();
         settings.access().takeRefusedMeasurement().ifPresent(taken::add);
-        results.forEach((result, counter) -> {
-            long blocks = counter.sumThenReset();
-            if (blocks > 0) {
-                taken.add(Measurement.count("baton:kv_pd_blocks", blocks, "result", result));
-            }
-        });
-        long damaged = corrupt.sumThenReset();
-        if (damaged > 0) {
-            taken.add(Measurement.count("baton:kv_handoff_rejected", damaged, "cause", "corrupt"));
-        }
         return taken;
     }
 

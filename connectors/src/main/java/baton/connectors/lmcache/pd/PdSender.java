@@ -4,6 +4,7 @@ import baton.connectors.ConnectorRuntime;
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.kv.connector.Counts;
 import baton.kv.connector.Measurement;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
@@ -20,7 +21,6 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Gatherers;
 
 /*
@@ -39,8 +39,7 @@ public final class PdSender implements BlockStore {
     private final ConnectorRuntime runtime;
     private final Ticker ticker;
     private final PeerChannel channel;
-    private final LongAdder sent = new LongAdder();
-    private final LongAdder failed = new LongAdder();
+    private final Counts counts = new Counts();
 
     @GuardedBy("this")
     private final Map<PeerAddress, PdLink> links = new HashMap<>();
@@ -182,8 +181,8 @@ public final class PdSender implements BlockStore {
         }
         task.onDone(() -> {
             int there = task.succeededCount();
-            sent.add(there);
-            failed.add(keys.size() - there);
+            counts.add("baton:kv_pd_blocks", there, "result", "sent");
+            counts.add("baton:kv_pd_blocks", keys.size() - there, "result", "failed");
         });
         if (!taken) {
             task.end();
@@ -198,16 +197,8 @@ public final class PdSender implements BlockStore {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        List<Measurement> taken = new ArrayList<>();
+        List<Measurement> taken = counts.take();
         settings.access().takeRefusedMeasurement().ifPresent(taken::add);
-        long there = sent.sumThenReset();
-        long lost = failed.sumThenReset();
-        if (there > 0) {
-            taken.add(Measurement.count("baton:kv_pd_blocks", there, "result", "sent"));
-        }
-        if (lost > 0) {
-            taken.add(Measurement.count("baton:kv_pd_blocks", lost, "result", "failed"));
-        }
         return taken;
     }
 
