@@ -1,6 +1,6 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Source;
+import baton.connectors.onesided.PromptPlan.Source;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.EngineTable.Engine;
 import baton.messages.mooncake.MooncakeExchange;
@@ -60,7 +60,8 @@ final class EngineDirectory {
                 lookups.clear();
             }
             lookup = new Lookup(exchange.query(
-                            source.bootstrap(), local.settings().timeouts().handshake())
+                            "http://" + source.registry(),
+                            local.settings().timeouts().handshake())
                     .thenApply(table -> table.engines().values().stream()
                             .filter(engine -> engine.id().equals(source.engineId()))
                             .findFirst()));
@@ -78,7 +79,7 @@ final class EngineDirectory {
         Optional<Engine> engine = lookup.answer.resultNow();
         if (engine.isEmpty()) {
             throw new TransferException("remote engine_id %s not found from bootstrap server %s"
-                    .formatted(PeerAddress.shown(source.engineId()), PeerAddress.shown(source.bootstrap())));
+                    .formatted(PeerAddress.shown(source.engineId()), source.registry()));
         }
         return engine;
     }

@@ -1,9 +1,9 @@
 package baton.connectors.mooncake;
 
 import baton.connectors.ConnectorRuntime;
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.onesided.LoadTable;
+import baton.connectors.onesided.PromptPlan;
+import baton.connectors.onesided.PromptScheduler;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
@@ -69,9 +69,6 @@ final class MooncakeWorker implements WorkerConnector {
         }
     }
 
-    /** A prefill rank's address. */
-    record Listening(PeerAddress address) implements HandshakeMetadata {}
-
     @Override
     public void register(KvCache cache) {
         TransferAgent agent = TransferAgent.reaching(cache.memory(), agents.open(context.config(), settings));
@@ -104,23 +101,19 @@ final class MooncakeWorker implements WorkerConnector {
 
     @Override
     public Optional<HandshakeMetadata> handshakeMetadata() {
-        return parts().address().map(Listening::new);
+        return parts().address().map(PromptScheduler.Listening::new);
     }
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        if (!(metadata instanceof MooncakeConnectorMetadata step)) {
+        if (!(metadata instanceof PromptPlan step)) {
             return;
         }
         long now = context.ticker().nanos();
-        for (Load load : step.loads()) {
-            parts().receiver().start(load, now);
-        }
+        step.wishes().forEach(wish -> parts().receiver().start(wish, now));
         step.cancelled().forEach(parts().receiver()::cancel);
         parts().sender().ifPresent(sender -> {
-            for (Ready ready : step.ready()) {
-                sender.ready(ready, now);
-            }
+            step.ready().forEach(ready -> sender.ready(ready, now));
             step.abandoned().forEach(id -> sender.abandon(id, now));
             step.unknown().forEach(id -> sender.answerLost(id, now));
         });
@@ -156,7 +149,7 @@ final class MooncakeWorker implements WorkerConnector {
         // No message of Mooncake's agents means anything here.
         own.agent().takeNotifications();
         own.sender().ifPresent(sender -> sender.advance(now));
-        own.receiver().work(now);
+        own.receiver().advance(now);
     }
 
     @Override

@@ -1,14 +1,17 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.onesided.Arrival;
+import baton.connectors.onesided.Load;
 import baton.connectors.onesided.LoadCheck;
+import baton.connectors.onesided.PromptPlan.Wish;
 import baton.connectors.onesided.Rejection;
+import baton.connectors.onesided.TaskCheck;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.EngineTable.Engine;
 import baton.transfer.TransferException;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -18,18 +21,18 @@ import org.slf4j.LoggerFactory;
 
 /**
  * One prompt's load: asks the registry where the prefill instance's ranks are, then asks those that have this rank's heads and layers to
- * write ({@link WrittenPrompt}), and then checks what they have written ({@link WrittenCheck}).
+ * write ({@link WrittenPrompt}), and then compares what they have written with the checksums that they have sent.
  */
-final class PromptLoad extends baton.connectors.onesided.Load {
+final class PromptLoad extends Load {
     private static final Logger log = LoggerFactory.getLogger(PromptLoad.class);
 
     private final PromptReceiver receiver;
     private final LocalRank local;
-    private final Load load;
+    private final Wish load;
     private final String attempt;
     private Optional<WrittenPrompt> prompt = Optional.empty();
 
-    PromptLoad(PromptReceiver receiver, Load load, String attempt, long now) {
+    PromptLoad(PromptReceiver receiver, Wish load, String attempt, long now) {
         super(
                 load.blocks(),
                 receiver.local.rank(),
@@ -104,7 +107,27 @@ final class PromptLoad extends baton.connectors.onesided.Load {
             reject(Rejection.TRUNCATED, "%d of %d bytes of each block came".formatted(covered, whole));
             return Optional.empty();
         }
-        return Optional.of(new WrittenCheck(local, receiver.regions, load.blocks(), parts));
+        return Optional.of(new TaskCheck(
+                local.background(), !parts.isEmpty(), "the blocks could not be checked", () -> compare(parts)));
+    }
+
+    private Map<Integer, Rejection> compare(List<Written> parts) {
+        Map<Integer, Rejection> wrong = new LinkedHashMap<>();
+        for (Written part : parts) {
+            List<MooncakeRegion> covered =
+                    IntStream.of(part.regions()).mapToObj(receiver.regions::get).toList();
+            if (covered.isEmpty() || part.bytes() == 0) {
+                continue;
+            }
+            int[] checksums =
+                    WritePlan.checksums(local.cache().memory(), covered, part.offset(), part.bytes(), load.blocks());
+            for (int i = 0; i < checksums.length; i++) {
+                if (checksums[i] != part.checksums()[i]) {
+                    wrong.put(load.blocks()[i], Rejection.CORRUPT);
+                }
+            }
+        }
+        return wrong;
     }
 
     @Override

@@ -1,15 +1,13 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.onesided.LoadTable;
+import baton.connectors.onesided.PromptPlan.Wish;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Queue;
 import java.util.Set;
 import java.util.UUID;
-import java.util.concurrent.ConcurrentLinkedQueue;
 
 /** The decode side of one rank: has prompts written into its blocks. The rank's thread owns it. */
 final class PromptReceiver extends LoadTable<PromptLoad> {
@@ -24,13 +22,11 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     final Set<PeerAddress> layoutHolders = new HashSet<>();
 
     private final String incarnation = UUID.randomUUID().toString();
-    /** Events of other threads. */
-    private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
-
     private long attempts;
 
     /** @param session of the transfer agent, by which vLLM's prefill ranks find it */
     PromptReceiver(LocalRank local, MooncakeExchange exchange, PeerAddress session) {
+        super(local.context().wake());
         this.local = local;
         this.exchange = exchange;
         this.session = session;
@@ -38,26 +34,12 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
         this.engines = new EngineDirectory(local, exchange);
     }
 
-    void start(Load load, long now) {
+    void start(Wish load, long now) {
         String attempt =
                 incarnation + "." + local.rank().pipeline() + "." + local.rank().tensor() + "." + ++attempts;
         // An id that ended without blocks may be used again.
         start(
                 load.isRelease() ? load.requestId() + "/" + attempts : load.requestId(),
                 new PromptLoad(this, load, attempt, now));
-    }
-
-    /** Runs an event of another thread in the rank's thread. */
-    void happened(Runnable event) {
-        events.add(event);
-        local.context().wake().run();
-    }
-
-    /** Goes on as far as possible. */
-    void work(long now) {
-        for (Runnable event = events.poll(); event != null; event = events.poll()) {
-            event.run();
-        }
-        advance(now);
     }
 }

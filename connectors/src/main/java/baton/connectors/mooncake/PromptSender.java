@@ -1,9 +1,9 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferRequest.LayoutKey;
 import baton.connectors.mooncake.XferRequest.Own;
+import baton.connectors.onesided.PromptPlan.Ready;
 import baton.kv.Bursts;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
@@ -125,8 +125,8 @@ final class PromptSender {
     }
 
     void ready(Ready ready, long now) {
-        abandoned.remove(ready.transferId());
-        Prompt prompt = prompt(ready.transferId(), now);
+        abandoned.remove(ready.key());
+        Prompt prompt = prompt(ready.key(), now);
         if (prompt.ready.isPresent()) {
             // A second prefill request of the same transfer.
             Ready unused = prompt.writing == 0 ? prompt.ready.get() : ready;

@@ -1,12 +1,12 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.PromptSender.Message;
 import baton.connectors.mooncake.PromptSender.Prompt;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Own;
 import baton.connectors.mooncake.XferRequest.Wanted;
+import baton.connectors.onesided.PromptPlan.Ready;
 import baton.connectors.onesided.Push;
 import baton.connectors.onesided.TaskGroup;
 import baton.connectors.onesided.TransferGroup;

@@ -1,11 +1,11 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Own;
 import baton.connectors.mooncake.XferRequest.Wanted;
 import baton.connectors.onesided.Arrival;
+import baton.connectors.onesided.PromptPlan.Wish;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange;
@@ -37,13 +37,13 @@ final class WrittenPrompt implements Arrival {
 
     private final PromptReceiver receiver;
     private final LocalRank local;
-    private final Load load;
+    private final Wish load;
     private final String attempt;
     private final List<Writer> writers;
     private Optional<String> failure = Optional.empty();
 
     /** Asks the ranks. */
-    WrittenPrompt(PromptReceiver receiver, Load load, String attempt, List<PeerAddress> ranks, long now) {
+    WrittenPrompt(PromptReceiver receiver, Wish load, String attempt, List<PeerAddress> ranks, long now) {
         this.receiver = receiver;
         this.local = receiver.local;
         this.load = load;
@@ -62,7 +62,7 @@ final class WrittenPrompt implements Arrival {
             boolean withRegions,
             Consumer<byte[]> answered,
             BiConsumer<Ending, String> ended) {
-        Wanted wanted = new Wanted(load.source().transferId(), List.of(load.blocks()));
+        Wanted wanted = new Wanted(load.source().key(), List.of(load.blocks()));
         XferRequest request = new XferRequest(
                 receiver.session.host(),
                 receiver.session.port(),
@@ -74,7 +74,7 @@ final class WrittenPrompt implements Arrival {
                 stop ? 0 : receiver.layoutId,
                 Optional.of(new Own(
                         attempt,
-                        load.source().transferId(),
+                        load.source().key(),
                         local.compatibility(),
                         local.agent().metadata(),
                         stop)));

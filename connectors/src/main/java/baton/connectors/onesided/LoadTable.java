@@ -6,11 +6,22 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.Map;
+import java.util.Queue;
 import java.util.Set;
+import java.util.concurrent.ConcurrentLinkedQueue;
 
 /** The loads of one rank. The rank's thread owns it. */
 public class LoadTable<L extends Load> {
     private final Map<String, L> loads = new LinkedHashMap<>();
+    /** Events of other threads. */
+    private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
+
+    private final Runnable wake;
+
+    /** @param wake has the rank's thread go on; from any thread */
+    protected LoadTable(Runnable wake) {
+        this.wake = wake;
+    }
 
     /**
      * Results of loads since the last report.
@@ -19,10 +30,22 @@ public class LoadTable<L extends Load> {
      * @param invalid their blocks that do not have what was promised
      * @param unverified those of {@code received} whose blocks came without digests
      */
-    public record Finished(Set<String> received, Set<Integer> invalid, Set<String> unverified) {}
+    public record Finished(Set<String> received, Set<Integer> invalid, Set<String> unverified) {
+        public static final Finished NONE = new Finished(Set.of(), Set.of(), Set.of());
+    }
 
     public final boolean isEmpty() {
         return loads.isEmpty();
+    }
+
+    protected final boolean hasEvents() {
+        return !events.isEmpty();
+    }
+
+    /** Has an event of another thread run in the rank's, before the loads go on. Any thread. */
+    public final void happened(Runnable event) {
+        events.add(event);
+        wake.run();
     }
 
     protected final Collection<L> loads() {
@@ -44,6 +67,9 @@ public class LoadTable<L extends Load> {
 
     /** Goes on with all loads as far as possible. */
     public final void advance(long now) {
+        for (Runnable event = events.poll(); event != null; event = events.poll()) {
+            event.run();
+        }
         boolean moved = true;
         while (moved) {
             moved = false;

@@ -22,6 +22,7 @@ public final class PullLoads extends LoadTable<PullLoad> {
     private boolean agentDigests;
 
     public PullLoads(RankContext context, PeerDirectory peers, Outbox outbox) {
+        super(context.wake());
         this.context = context;
         this.peers = peers;
         this.outbox = outbox;

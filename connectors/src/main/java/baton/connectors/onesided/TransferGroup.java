@@ -40,10 +40,6 @@ public final class TransferGroup {
         }
     }
 
-    public boolean isEmpty() {
-        return started.isEmpty();
-    }
-
     public void cancel() {
         started.forEach(each -> each.transfer().cancel());
     }

@@ -1,6 +1,6 @@
 package baton.connectors.sglang;
 
-import baton.connectors.sglang.SglangMetadata.Source;
+import baton.connectors.onesided.PromptPlan.Source;
 import baton.messages.PeerAddress;
 import baton.messages.sglang.PrefillTopology;
 import baton.messages.sglang.SglangExchange;
@@ -55,13 +55,13 @@ final class PrefillRanks {
         SglangExchange exchange = local.exchange();
         Duration timeout = local.settings().handshake();
         Optional<PrefillTopology> topology =
-                answer(topologies, source.bootstrap(), since, () -> exchange.topology(source.bootstrap(), timeout));
+                answer(topologies, source.registry(), since, () -> exchange.topology(source.registry(), timeout));
         if (topology.isEmpty()) {
             return Optional.empty();
         }
         require(topology.get());
-        Key key = new Key(
-                source.bootstrap(), (int) (source.room() % topology.get().dpSize()));
+        Key key = new Key(source.registry(), (int)
+                (Long.parseLong(source.key()) % topology.get().dpSize()));
         return answer(
                 ranks,
                 key,

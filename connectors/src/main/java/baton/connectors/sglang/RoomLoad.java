@@ -3,18 +3,22 @@ package baton.connectors.sglang;
 import baton.connectors.onesided.Arrival;
 import baton.connectors.onesided.Load;
 import baton.connectors.onesided.LoadCheck;
+import baton.connectors.onesided.PromptPlan.Wish;
 import baton.connectors.onesided.Rejection;
-import baton.connectors.sglang.SglangMetadata.Wish;
+import baton.connectors.onesided.TaskCheck;
+import baton.connectors.sglang.SglangPages.Place;
 import baton.messages.PeerAddress;
 import baton.transfer.TransferException;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.Optional;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One prompt's load: finds the prefill rank, sends it free pages ({@link WrittenPages}), and copies what has come into the pool
- * ({@link CopiedPages}).
+ * One prompt's load: finds the prefill rank, sends it free pages ({@link WrittenPages}), compares what has come with the checksum beside it, if
+ * there is one, and copies it into the pool.
  */
 final class RoomLoad extends Load {
     private static final Logger log = LoggerFactory.getLogger(RoomLoad.class);
@@ -38,7 +42,7 @@ final class RoomLoad extends Load {
 
     @Override
     protected boolean isReported() {
-        return wish.blocks().length > 0;
+        return !wish.isRelease();
     }
 
     @Override
@@ -61,19 +65,28 @@ final class RoomLoad extends Load {
     @Override
     protected void unwanted() {
         if (isReported()) {
-            Wish release = Wish.release(wish.requestId(), wish.source(), wish.prefix());
+            Wish release = Wish.release(wish.requestId(), wish.source(), wish.prefix(), local.now());
             receiver.happened(() -> receiver.start(release, local.now()));
         }
     }
 
     @Override
     protected Optional<? extends LoadCheck> check(long now) {
-        WrittenPages here = written.orElseThrow();
-        if (local.pages().room(here.place().row()) != wish.source().room()) {
+        Place place = written.orElseThrow().place();
+        if (local.pages().room(place.row()) != Long.parseLong(wish.source().key())) {
             reject(Rejection.MISMATCH, "the row that came beside the pages is of another room");
             return Optional.empty();
         }
-        return Optional.of(new CopiedPages(local, here.place(), wish));
+        boolean isVerified = local.pages().hasChecksum(place.row());
+        return Optional.of(new TaskCheck(local.background(), isVerified, "the pages could not be copied", () -> {
+            if (isVerified && !local.pages().isIntact(place, wish.prompt())) {
+                return Arrays.stream(wish.blocks())
+                        .boxed()
+                        .collect(Collectors.toMap(block -> block, _ -> Rejection.CORRUPT));
+            }
+            local.pages().empty(place, wish.blocks());
+            return Map.of();
+        }));
     }
 
     @Override
@@ -103,7 +116,7 @@ final class RoomLoad extends Load {
             log.warn(
                     "request {}: the prompt of room {} does not come: {}",
                     wish.requestId(),
-                    wish.source().room(),
+                    wish.source().key(),
                     message);
             local.stats().count("baton:sglang_failed_loads");
         }

@@ -1,9 +1,9 @@
 package baton.connectors.sglang;
 
+import baton.connectors.onesided.PromptPlan.Ready;
 import baton.connectors.onesided.Push;
 import baton.connectors.onesided.TaskGroup;
 import baton.connectors.onesided.TransferGroup;
-import baton.connectors.sglang.SglangMetadata.Ready;
 import baton.connectors.sglang.SglangPages.Place;
 import baton.transfer.TransferAgent.Peer;
 import java.nio.charset.StandardCharsets;

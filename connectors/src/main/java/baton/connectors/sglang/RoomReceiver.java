@@ -1,7 +1,7 @@
 package baton.connectors.sglang;
 
 import baton.connectors.onesided.LoadTable;
-import baton.connectors.sglang.SglangMetadata.Wish;
+import baton.connectors.onesided.PromptPlan.Wish;
 import baton.connectors.sglang.SglangPages.Place;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
@@ -9,8 +9,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Queue;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -29,8 +27,6 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
     private final Map<Long, WrittenPages> arriving = new LinkedHashMap<>();
     /** Pages of loads that have failed, by the generation of the message that asks the prefill rank to stop. */
     private final Map<Long, Held> held = new LinkedHashMap<>();
-    /** Events of other threads. */
-    private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
 
     private long generations;
     private long unreported;
@@ -40,6 +36,7 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
 
     /** @param session of the transfer agent, by which prefill ranks find it */
     RoomReceiver(SglangRank local, String session) {
+        super(local.context().wake());
         this.local = local;
         this.self = new DecodeRank(
                 session,
@@ -53,19 +50,13 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
     }
 
     boolean isBusy() {
-        return !isEmpty() || !held.isEmpty() || !events.isEmpty();
+        return !isEmpty() || !held.isEmpty() || hasEvents();
     }
 
     void start(Wish wish, long now) {
         // An id that ended without blocks may be used again.
-        String id = wish.blocks().length == 0 ? wish.requestId() + "/" + ++unreported : wish.requestId();
+        String id = wish.isRelease() ? wish.requestId() + "/" + ++unreported : wish.requestId();
         start(id, new RoomLoad(this, wish, now));
-    }
-
-    /** Runs an event of another thread in the rank's thread. */
-    void happened(Runnable event) {
-        events.add(event);
-        local.context().wake().run();
     }
 
     /** Pages are registered with a prefill rank. False if another load has the room. */
@@ -151,9 +142,6 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
 
     /** Goes on as far as possible. */
     void work(long now) {
-        for (Runnable event = events.poll(); event != null; event = events.poll()) {
-            event.run();
-        }
         for (Map.Entry<Long, Held> each : new ArrayList<>(held.entrySet())) {
             if (now - each.getValue().until() >= 0) {
                 local.stats().count("baton:sglang_silent_peers");

@@ -1,6 +1,6 @@
 package baton.connectors.sglang;
 
-import baton.connectors.sglang.SglangMetadata.Ready;
+import baton.connectors.onesided.PromptPlan.Ready;
 import baton.kv.Bursts;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
@@ -49,7 +49,11 @@ final class RoomSender {
     private long pages;
 
     /** A prompt that no decode rank has taken yet. */
-    private record Kept(Ready prompt, long until) {}
+    private record Kept(Ready prompt, long until) {
+        long room() {
+            return Long.parseLong(prompt.key());
+        }
+    }
 
     RoomSender(SglangRank local) {
         this.local = local;
@@ -68,18 +72,25 @@ final class RoomSender {
     }
 
     void ready(Ready prompt, long now) {
-        if (ended.contains(prompt.room()) || prompts.containsKey(prompt.room())) {
+        Kept kept = new Kept(prompt, now + local.settings().bootstrap().toNanos());
+        if (ended.contains(kept.room()) || prompts.containsKey(kept.room())) {
             // The decode instance has given up, or a second prefill request has the room.
             sent.add(prompt.requestId());
             return;
         }
-        prompts.put(
-                prompt.room(),
-                new Kept(prompt, now + local.settings().bootstrap().toNanos()));
+        prompts.put(kept.room(), kept);
     }
 
-    /** The room's prompt will not come, or no decode request will name it. */
-    void abandon(long room, long now) {
+    /** No decode request will name the room of this request's prompt. */
+    void answerLost(String requestId) {
+        prompts.values().stream()
+                .filter(kept -> kept.prompt().requestId().equals(requestId))
+                .findFirst()
+                .ifPresent(kept -> end(kept.room()));
+    }
+
+    /** The room's prompt will not come. */
+    void abandon(long room) {
         RoomPush push = pushes.get(room);
         if (push != null) {
             if (prompt(room).isEmpty()) {
@@ -237,7 +248,7 @@ final class RoomSender {
             }
         }
         for (Kept kept : List.copyOf(prompts.values())) {
-            long room = kept.prompt().room();
+            long room = kept.room();
             if (now - kept.until() >= 0 && !pushes.containsKey(room)) {
                 log.warn(
                         "Request {} timed out after {} seconds without being sent. Its blocks are released.",

@@ -1,7 +1,7 @@
 package baton.connectors.sglang;
 
 import baton.connectors.ConnectorRuntime.Memory;
-import baton.connectors.sglang.SglangMetadata.Ready;
+import baton.connectors.onesided.PromptPlan.Ready;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.transfer.Range;
@@ -209,7 +209,7 @@ final class SglangPages {
         clearRow(place.row());
         row(TOKENS, place.row()).set(INT, 0, prompt.token());
         row(CACHED, place.row()).set(INT, 0, prompt.cached());
-        row(ROOM, place.row()).set(LONG, 0, prompt.room());
+        row(ROOM, place.row()).set(LONG, 0, Long.parseLong(prompt.key()));
         row(CHECKSUM, place.row()).set(LONG, 0, checksum(place.pages(), prompt.prompt()));
         row(CHECKSUM, place.row()).set(LONG, Long.BYTES, SIGNATURE);
     }

@@ -2,6 +2,8 @@ package baton.connectors.sglang;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.LoadTable;
+import baton.connectors.onesided.PromptPlan;
+import baton.connectors.onesided.PromptScheduler;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
@@ -72,9 +74,6 @@ final class SglangWorker implements WorkerConnector {
                 "baton:sglang_", "SGLang", false, context.ticker().nanos());
     }
 
-    /** A rank's address for messages. */
-    record Listening(PeerAddress address) implements HandshakeMetadata {}
-
     @Override
     public void register(KvCache cache) {
         ConnectorRuntime.Memory memory = runtime.allocate(SglangPages.bytes(cache), "pages in SGLang's order");
@@ -138,12 +137,12 @@ final class SglangWorker implements WorkerConnector {
 
     @Override
     public Optional<HandshakeMetadata> handshakeMetadata() {
-        return Optional.of(new Listening(parts().local().address()));
+        return Optional.of(new PromptScheduler.Listening(parts().local().address()));
     }
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        if (!(metadata instanceof SglangMetadata step)) {
+        if (!(metadata instanceof PromptPlan step)) {
             return;
         }
         long now = context.ticker().nanos();
@@ -153,7 +152,8 @@ final class SglangWorker implements WorkerConnector {
         });
         parts().sender().ifPresent(sender -> {
             step.ready().forEach(ready -> sender.ready(ready, now));
-            step.abandoned().forEach(room -> sender.abandon(room, now));
+            step.abandoned().forEach(room -> sender.abandon(Long.parseLong(room)));
+            step.unknown().forEach(sender::answerLost);
         });
         work();
     }
@@ -171,19 +171,15 @@ final class SglangWorker implements WorkerConnector {
     public WorkerReport report(Set<String> finished) {
         work();
         long now = context.ticker().nanos();
-        Optional<LoadTable.Finished> loaded = parts().receiver().map(receiver -> receiver.takeFinished(now));
+        LoadTable.Finished loaded =
+                parts().receiver().map(receiver -> receiver.takeFinished(now)).orElse(LoadTable.Finished.NONE);
         Set<String> sent = parts().sender().map(RoomSender::takeSent).orElse(Set.of());
         stats.log(now);
         settings.access().takeRefusedMeasurement().ifPresent(stats::add);
         boolean busy = parts().receiver().filter(RoomReceiver::isBusy).isPresent()
                 || parts().sender().filter(RoomSender::isBusy).isPresent();
-        return new WorkerReport(
-                        sent,
-                        loaded.map(LoadTable.Finished::received).orElse(Set.of()),
-                        loaded.map(LoadTable.Finished::invalid).orElse(Set.of()),
-                        stats.take(),
-                        busy)
-                .withUnverified(loaded.map(LoadTable.Finished::unverified).orElse(Set.of()));
+        return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy)
+                .withUnverified(loaded.unverified());
     }
 
     private void work() {

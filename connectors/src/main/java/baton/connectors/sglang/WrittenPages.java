@@ -1,7 +1,7 @@
 package baton.connectors.sglang;
 
 import baton.connectors.onesided.Arrival;
-import baton.connectors.sglang.SglangMetadata.Wish;
+import baton.connectors.onesided.PromptPlan.Wish;
 import baton.connectors.sglang.SglangPages.Place;
 import baton.messages.PeerAddress;
 import java.util.Optional;
@@ -12,7 +12,7 @@ import java.util.Optional;
  */
 final class WrittenPages implements Arrival {
     private final RoomReceiver receiver;
-    private final Wish wish;
+    private final long room;
     private final PeerAddress rank;
     private final Place place;
     private Optional<String> failure = Optional.empty();
@@ -22,11 +22,10 @@ final class WrittenPages implements Arrival {
     /** Asks the rank. */
     WrittenPages(RoomReceiver receiver, Wish wish, PeerAddress rank, Place place) {
         this.receiver = receiver;
-        this.wish = wish;
         this.rank = rank;
         this.place = place;
         receiver.local.pages().clearRow(place.row());
-        long room = wish.source().room();
+        this.room = Long.parseLong(wish.source().key());
         if (!receiver.begin(room, this)) {
             failure = Optional.of("another request has room " + room);
             return;
@@ -71,13 +70,13 @@ final class WrittenPages implements Arrival {
     @Override
     public boolean advance(Optional<String> stop, long now) {
         if (isWritten) {
-            receiver.end(wish.source().room(), this);
+            receiver.end(room, this);
             return true;
         }
         failure = failure.or(() -> stop);
-        if (failure.isPresent() && receiver.end(wish.source().room(), this)) {
+        if (failure.isPresent() && receiver.end(room, this)) {
             isHeld = true;
-            receiver.hold(wish.source().room(), rank, place);
+            receiver.hold(room, rank, place);
         }
         return failure.isPresent();
     }
