@@ -40,7 +40,7 @@ final class ApiClient implements AutoCloseable {
      * @param ttftMillis from sending the request to the first text
      * @param gapsMillis between pieces of text
      */
-    record Answer(String text, int promptTokens, int cachedTokens, double ttftMillis, List<Double> gapsMillis) {
+    record Answer(String text, int promptTokens, double ttftMillis, List<Double> gapsMillis) {
         double meanItlMillis() {
             return gapsMillis.stream()
                     .mapToDouble(Double::doubleValue)
@@ -106,12 +106,7 @@ final class ApiClient implements AutoCloseable {
                 }
             }
         }
-        return new Answer(
-                text.toString(),
-                usage.path("prompt_tokens").asInt(0),
-                usage.path("prompt_tokens_details").path("cached_tokens").asInt(0),
-                ttft,
-                gaps);
+        return new Answer(text.toString(), usage.path("prompt_tokens").asInt(0), ttft, gaps);
     }
 
     /** The metrics page: the values of each sample's name, labels in braces included. */

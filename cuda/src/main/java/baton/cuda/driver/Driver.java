@@ -97,8 +97,6 @@ public interface Driver {
 
     long function(long context, long module, String name);
 
-    FunctionInfo functionInfo(long context, long function);
-
     /** Lets a function be launched with as much dynamic shared memory, which may be more than 48 KiB. */
     void allowSharedBytes(long context, long function, int bytes);
 
@@ -145,14 +143,6 @@ public interface Driver {
      * @param uuid its 16 bytes in hexadecimal
      */
     record DeviceInfo(String name, int capability, long bytes, int multiprocessors, int sharedBytes, String uuid) {}
-
-    /**
-     * A compiled kernel.
-     *
-     * @param registers of a thread
-     * @param localBytes of a thread: where registers do not suffice, they are spilled there
-     */
-    record FunctionInfo(int registers, int sharedBytes, int localBytes, int maxThreads) {}
 
     /** How many blocks and threads a kernel runs with, and the bytes of its dynamic shared memory. */
     record LaunchShape(int gridX, int gridY, int gridZ, int threads, int sharedBytes) {

@@ -216,9 +216,5 @@ public final class Gpu implements AutoCloseable {
     }
 
     /** A kernel of a module that is loaded. */
-    public record Function(Gpu gpu, long handle, String name) {
-        public Driver.FunctionInfo info() {
-            return gpu.driver.functionInfo(gpu.context, handle);
-        }
-    }
+    public record Function(Gpu gpu, long handle, String name) {}
 }

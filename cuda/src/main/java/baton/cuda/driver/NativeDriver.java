@@ -45,10 +45,6 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private static final int NAME_BYTES = 256;
     private static final int UUID_BYTES = 16;
 
-    private static final int MAX_THREADS = 0;
-    private static final int SHARED_BYTES = 1;
-    private static final int LOCAL_BYTES = 3;
-    private static final int REGISTERS = 4;
     private static final int MAX_DYNAMIC_SHARED_BYTES = 8;
 
     private static final int HOST_MEMORY_PORTABLE = 1;
@@ -114,7 +110,6 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private final Entry moduleLoadData = entry("cuModuleLoadDataEx", POINTER, POINTER, INT, POINTER, POINTER);
     private final Entry moduleUnload = entry("cuModuleUnload", LONG);
     private final Entry moduleGetFunction = entry("cuModuleGetFunction", POINTER, LONG, POINTER);
-    private final Entry funcGetAttribute = entry("cuFuncGetAttribute", POINTER, INT, LONG);
     private final Entry funcSetAttribute = entry("cuFuncSetAttribute", LONG, INT, INT);
     private final Entry launchKernel =
             entry("cuLaunchKernel", LONG, INT, INT, INT, INT, INT, INT, INT, LONG, POINTER, POINTER);
@@ -464,20 +459,6 @@ public final class NativeDriver extends NativeFunctions implements Driver {
             MemorySegment text = arena.allocateFrom(name);
             return made(context, moduleGetFunction, (f, out) -> (int) f.invokeExact(out, module, text));
         }
-    }
-
-    private int functionAttribute(int attribute, long function) {
-        return (int) made(funcGetAttribute, (f, out) -> (int) f.invokeExact(out, attribute, function));
-    }
-
-    @Override
-    public FunctionInfo functionInfo(long context, long function) {
-        use(context);
-        return new FunctionInfo(
-                functionAttribute(REGISTERS, function),
-                functionAttribute(SHARED_BYTES, function),
-                functionAttribute(LOCAL_BYTES, function),
-                functionAttribute(MAX_THREADS, function));
     }
 
     @Override

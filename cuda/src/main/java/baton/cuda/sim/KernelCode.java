@@ -50,12 +50,7 @@ record KernelCode(
             int threads,
             int sharedBytes,
             long[] arguments,
-            int firstTag) {
-
-        long blocks() {
-            return (long) gridX * gridY * gridZ;
-        }
-    }
+            int firstTag) {}
 
     /** Executes a block. */
     long run(Launch launch, int block) {

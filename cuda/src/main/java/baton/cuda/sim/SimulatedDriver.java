@@ -34,7 +34,6 @@ public final class SimulatedDriver implements Driver {
     private static final int SHARED_BYTES = 227 << 10;
     private static final int SHARED_BYTES_AT_FIRST = 48 << 10;
     private static final int MAX_GRID_YZ = 0xffff;
-    private static final int MAX_REGISTERS = 255;
     private static final int POLLS = 3;
     private static final int HANDLE_BYTES = 64;
     private static final long DEFAULT_BYTES = 1 << 30;
@@ -501,16 +500,6 @@ public final class SimulatedDriver implements Driver {
                     "cuModuleGetFunction", 500, "CUDA_ERROR_NOT_FOUND", "the module has no kernel " + name);
         }
         return function;
-    }
-
-    @Override
-    public synchronized FunctionInfo functionInfo(long context, long function) {
-        KernelCode code = get("cuFuncGetAttribute", Function.class, function).code;
-        return new FunctionInfo(
-                Math.min(code.words() + 2 * code.longs(), MAX_REGISTERS),
-                code.text().sharedBytes(),
-                0,
-                code.text().maxThreads());
     }
 
     @Override

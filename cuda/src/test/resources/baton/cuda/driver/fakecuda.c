@@ -151,7 +151,6 @@ int cuModuleGetFunction(uint64_t *out, uint64_t module, const char *name) {
     *out = name[strlen(name) - 1] - '0';
     return *out < 10 ? OK : NOT_FOUND;
 }
-int cuFuncGetAttribute(int *out, int attribute, uint64_t function) { IN_CONTEXT; *out = 100 + attribute; return OK; }
 int cuFuncSetAttribute(uint64_t function, int attribute, int value) { IN_CONTEXT; line("attribute %llx %d %d\n", function, attribute, value); return OK; }
 
 int cuLaunchKernel(uint64_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,

@@ -1,16 +1,10 @@
 package baton.store.tiered;
 
-import baton.kv.BlockHash;
-import java.util.List;
-
 /**
  * Values of a {@link TieredStore} that a caller is going to read: those in its memory are pinned at once, those in other tiers are copied
  * there first (promoted). Pinned values cannot be evicted until {@link #release}, so a read of them does not fail.
  */
 public interface Acquired {
-    /** The keys that were asked for. */
-    List<BlockHash> keys();
-
     /** Whether the result stands: at the deadline at the latest, with what has been promoted by then. */
     boolean isReady();
 

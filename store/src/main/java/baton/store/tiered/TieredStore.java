@@ -406,11 +406,6 @@ public final class TieredStore implements BlockStore {
             Arrays.fill(slots, ValueCache.NONE);
         }
 
-        @Override
-        public List<BlockHash> keys() {
-            return keys;
-        }
-
         void start() {
             int first;
             synchronized (TieredStore.this) {
