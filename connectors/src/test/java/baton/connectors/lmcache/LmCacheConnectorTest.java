@@ -19,12 +19,19 @@ import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
+import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** What is stored and loaded, and under which keys, as settings and requests say. */
 class LmCacheConnectorTest {
@@ -39,10 +46,14 @@ class LmCacheConnectorTest {
     private int requests;
 
     private FakeEngine start(KvRole role, Map<String, String> environment) {
+        return start(role, new LmCacheConnector(stores, environment));
+    }
+
+    private FakeEngine start(KvRole role, LmCacheConnector connector) {
         KvTransferConfig.Builder config = KvTransferConfig.builder("LMCacheConnectorV1", role);
         settings.forEach(config::extra);
         FakeEngine engine = new FakeEngine(
-                new LmCacheConnector(stores, environment),
+                connector,
                 new ConnectorContext(config.build(), new ModelFingerprint("org/tiny", "feed"), LAYOUT, ticker),
                 64);
         engines.add(engine);
@@ -115,6 +126,28 @@ class LmCacheConnectorTest {
         run(start(), request(33));
         assertThat(keys())
                 .containsExactly("org/tiny@1@0@-1a6e12a9bdb7fd70@bfloat16", "org/tiny@1@0@44f2b6c6f61bea69@bfloat16");
+    }
+
+    /** LMCache's objects in files end without the checksum that Baton appends. */
+    @Test
+    void aLoadOfObjectsWithoutChecksumsIsReportedAsUnverified(@TempDir Path directory) throws IOException {
+        settings.put("lmcache.remote_url", "fs://host:0" + directory);
+        run(start(KvRole.BOTH, LmCacheConnector.withEnvironment(Map.of())), request(40));
+        for (boolean checksums : List.of(true, false)) {
+            FakeEngine engine = start(KvRole.BOTH, LmCacheConnector.withEnvironment(Map.of()));
+            FakeKvRequest request = request(40);
+            FakeEngine.awaitMatch(engine.scheduler(), request, 0);
+            Running running = engine.admit(request, 0);
+            assertThat(running.externalTokens()).isEqualTo(32);
+            assertThat(engine.awaitLoad(running).unverified()).isEqualTo(checksums ? Set.of() : Set.of(request.id()));
+            try (DirectoryStream<Path> objects = Files.newDirectoryStream(directory, "*.data")) {
+                for (Path object : objects) {
+                    Files.write(
+                            object,
+                            Arrays.copyOf(Files.readAllBytes(object), 28 + 2 * Math.toIntExact(LAYOUT.blockBytes())));
+                }
+            }
+        }
     }
 
     @Test
