@@ -5,30 +5,39 @@ import java.util.stream.Collectors;
 
 /** What of keys and values that a connector has loaded is compared with those that the model computes here. */
 public enum VerifyKv {
-    /**
-     * {@link #FIRST_LAYER} of loads that came without digests of their sender; where roundings of layers add up, of the last token the first
-     * two layers only.
-     */
-    AUTO("auto"),
-    OFF("off"),
+    /** {@link #FIRST_LAYER} of loads that came without digests of their sender. */
+    AUTO("auto", 16),
+    OFF("off", 0),
     /** All layers of the last loaded token, which is computed again. */
-    LAST("last"),
-    /** The first layer of all loaded tokens as well: it depends on a token and its position only. */
-    FIRST_LAYER("first_layer"),
-    /** All layers of the last loaded token and of the last token of each loaded block, which are computed again. */
-    EACH_BLOCK("each_block"),
+    LAST("last", 1),
+    /** All layers of the last 16 loaded tokens, and the first layer of all: it depends on a token and its position only. */
+    FIRST_LAYER("first_layer", 16),
+    /** All layers of the last 16 loaded tokens and of the last token of each loaded block, which are computed again. */
+    EACH_BLOCK("each_block", 16),
     /** All layers of all loaded tokens: the prompt is computed again. */
-    FULL("full");
+    FULL("full", Integer.MAX_VALUE);
 
     private final String configName;
+    private final int lastTokens;
 
-    VerifyKv(String configName) {
+    VerifyKv(String configName, int lastTokens) {
         this.configName = configName;
+        this.lastTokens = lastTokens;
+    }
+
+    /** How many of the last loaded tokens are computed again, so that the blocks before them that they attend to show. */
+    public int lastTokens() {
+        return lastTokens;
     }
 
     /** The value of {@code verify_kv}. */
     public String configName() {
         return configName;
+    }
+
+    /** Whether all loaded tokens are compared in the first layer, without computing them in others. */
+    public boolean comparesFirstLayer() {
+        return this == AUTO || this == FIRST_LAYER;
     }
 
     /** @throws ConfigException if {@code name} is none of them */

@@ -67,22 +67,18 @@ final class RemoteLoads {
 
     /** The position of the first loaded token that is computed again, to be compared in all layers; {@code to} if none is. */
     private int firstCompared(Request request, int from, int to) {
-        if (verifyKv == VerifyKv.FULL) {
-            return from;
+        if (blocks.hasWindows()) {
+            // Of a part of the prompt the windows' blocks begin with those that the next token attends to.
+            return to < request.length() ? to : to - 1;
         }
-        // Of a part of the prompt the windows' blocks begin with those that the next token attends to.
-        return blocks.hasWindows() && to < request.length() ? to : to - 1;
+        return Math.max(from, to - verifyKv.lastTokens());
     }
 
     /** The tokens to compare with the model's in a step, if there are any. */
     Optional<LoadedTokens> toCompare(Request request) {
         return request.unverified
                 ? Optional.of(new LoadedTokens(
-                        request.tokens(request.loadedFrom, request.loadedTo),
-                        request.loadedFrom,
-                        verifyKv == VerifyKv.FIRST_LAYER || verifyKv == VerifyKv.AUTO,
-                        verifyKv == VerifyKv.EACH_BLOCK,
-                        verifyKv != VerifyKv.AUTO))
+                        request.tokens(request.loadedFrom, request.loadedTo), request.loadedFrom, verifyKv))
                 : Optional.empty();
     }
 

@@ -424,7 +424,7 @@ final class DecoderRunner implements ModelRunner {
         Optional<Rotation> rotation = config.recipe().layers().getFirst().rotation();
         LayerWeights<Linear, Norm> layer = weights.layers.getFirst();
         wanted.forEach((slice, tokens) -> {
-            int count = tokens.firstLayer() ? tokens.tokens().length : 0;
+            int count = tokens.verify().comparesFirstLayer() ? tokens.tokens().length : 0;
             for (int first = 0; first < count; first += PIECE_ROWS) {
                 int start = first;
                 int rows = Math.min(PIECE_ROWS, count - start);

@@ -8,6 +8,7 @@ import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.kv.VerifyKv;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -22,7 +23,7 @@ import java.util.stream.IntStream;
  * the distance of a token's keys, of all heads together, or of its values, in parts of the longer vector.
  */
 final class LoadedKv {
-    /** Tokens that a thread compares at once. */
+    /** Tokens that a thread compares at once, and that are judged together. */
     private static final int PIECE = 16;
 
     private final Map<Integer, LoadedTokens> loaded;
@@ -56,7 +57,7 @@ final class LoadedKv {
         this.threads = threads;
         loaded.forEach((slice, tokens) -> {
             greatest.put(slice, new double[2]);
-            if (tokens.eachBlock()) {
+            if (tokens.verify() == VerifyKv.EACH_BLOCK) {
                 sample(slice, tokens);
             }
         });
@@ -83,18 +84,19 @@ final class LoadedKv {
      * The greatest distances between right keys and values: more than those of vLLM's and Baton's on CPUs, see docs/connectors.md.
      *
      * @param upperLayers where roundings of the layers below add up
+     * @param ofMost of seven tenths of neighbouring tokens there: roundings can have a single one attend to others than elsewhere
      */
-    record Bounds(double firstLayer, double upperLayers) {
+    record Bounds(double firstLayer, double upperLayers, double ofMost) {
         /** @param computed of products and activations */
         static Bounds of(DType cached, DType computed, Quantization quantization) {
             if (cached == DType.F8_E4M3 || quantization != Quantization.NONE) {
-                return new Bounds(0.3, 0.5);
+                return new Bounds(0.3, 0.5, 0.5);
             }
             boolean exact = cached == DType.F32 && computed == DType.F32;
-            return exact ? new Bounds(1e-3, 1e-3) : new Bounds(0.03, 0.5);
+            return exact ? new Bounds(1e-3, 1e-3, 1e-3) : new Bounds(0.03, 0.5, 0.15);
         }
 
-        /** Whether a token can attend to others than elsewhere, because of roundings of the layers below. */
+        /** Whether roundings of the layers below add up. */
         boolean areOfRounded() {
             return upperLayers > firstLayer;
         }
@@ -129,9 +131,10 @@ final class LoadedKv {
      * @param position of the first
      */
     void compare(int slice, int layer, Matrix entries, int position) {
-        boolean mayDiffer = firstLayer + layer > 1 && bounds.areOfRounded();
+        boolean together = firstLayer + layer > 0 && bounds.areOfRounded() && entries.rows() > 1;
+        boolean mayDiffer = firstLayer + layer > 1 && bounds.areOfRounded() && !together;
         if (deviations.containsKey(slice)
-                || (mayDiffer && !Objects.requireNonNull(loaded.get(slice)).rounded())) {
+                || (mayDiffer && Objects.requireNonNull(loaded.get(slice)).verify() == VerifyKv.AUTO)) {
             return;
         }
         int[] table = slices.get(slice).blockTables()[cache.groups().groupOf(layer)];
@@ -150,14 +153,27 @@ final class LoadedKv {
         });
         double[] most = Objects.requireNonNull(greatest.get(slice));
         int part = firstLayer + layer == 0 ? 0 : 1;
-        double tolerance = part == 0 ? bounds.firstLayer : bounds.upperLayers;
-        most[part] = Math.max(most[part], Arrays.stream(distances).max().orElse(0));
+        double tolerance = part == 0 ? bounds.firstLayer : together ? bounds.ofMost : bounds.upperLayers;
+        double[] judged = together ? ofMost(distances) : distances;
+        most[part] = Math.max(most[part], Arrays.stream(judged).max().orElse(0));
         // A distance that is not a number is too great, too.
-        IntStream.range(0, distances.length)
-                .filter(row -> !(distances[row] <= tolerance))
+        IntStream.range(0, judged.length)
+                .filter(row -> !(judged[row] <= tolerance))
                 .findFirst()
-                .ifPresent(row ->
-                        deviations.put(slice, new Deviation(firstLayer + layer, position + row, distances[row])));
+                .ifPresent(
+                        row -> deviations.put(slice, new Deviation(firstLayer + layer, position + row, judged[row])));
+    }
+
+    /** For each row the distance that seven tenths of those beside it have at most. */
+    private static double[] ofMost(double[] distances) {
+        double[] most = new double[distances.length];
+        for (int from = 0, end; from < most.length; from = end) {
+            end = most.length - from < 2 * PIECE ? most.length : from + PIECE;
+            double[] sorted = Arrays.copyOfRange(distances, from, end);
+            Arrays.sort(sorted);
+            Arrays.fill(most, from, end, sorted[7 * sorted.length / 10]);
+        }
+        return most;
     }
 
     /**

@@ -4,6 +4,7 @@ import baton.engine.kernel.ParallelFor;
 import baton.kv.KvCache;
 import baton.kv.KvFence;
 import baton.kv.ModelFingerprint;
+import baton.kv.VerifyKv;
 import baton.kv.connector.HiddenState;
 import java.util.List;
 import java.util.Map;
@@ -63,11 +64,9 @@ public interface ModelRunner extends AutoCloseable {
      *
      * @param tokens ids
      * @param from position of the first
-     * @param firstLayer whether all of them are compared in the first layer
-     * @param eachBlock whether the last token of each block is computed again as well
-     * @param rounded whether layers above the second are compared of types of 16 bits and less, too
+     * @param verify which of them are compared in the first layer, and computed to be compared in all
      */
-    record LoadedTokens(int[] tokens, int from, boolean firstLayer, boolean eachBlock, boolean rounded) {}
+    record LoadedTokens(int[] tokens, int from, VerifyKv verify) {}
 
     /**
      * Keys and values from elsewhere that are not those of this model.

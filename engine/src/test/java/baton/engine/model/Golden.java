@@ -16,10 +16,10 @@ import tools.jackson.databind.json.JsonMapper;
  * @param topIds the five best first tokens
  * @param topLogits their logits
  */
-record Golden(String name, int[] prompt, int[] output, double[] margins, int[] topIds, double[] topLogits) {
+public record Golden(String name, int[] prompt, int[] output, double[] margins, int[] topIds, double[] topLogits) {
     static final Path TINY_LEDGER = Path.of(System.getProperty("baton.root", ".."), "models", "tiny-ledger");
 
-    static List<Golden> all() throws IOException {
+    public static List<Golden> all() throws IOException {
         JsonNode root = JsonMapper.builder().build().readTree(Files.readString(TINY_LEDGER.resolve("golden.json")));
         List<Golden> all = new ArrayList<>();
         for (JsonNode node : root.get("prompts")) {
