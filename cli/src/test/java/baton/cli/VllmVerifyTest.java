@@ -3,7 +3,13 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.Instances.Instance;
+import baton.kv.Deadline;
+import baton.kv.FreePorts;
+import baton.kv.Ticker;
+import baton.testkit.InstalledProgram;
+import java.net.URI;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumMap;
@@ -15,6 +21,7 @@ import java.util.UUID;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.parallel.Isolated;
@@ -26,8 +33,8 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * {@code verify_kv} with a real vLLM: how far its right keys and values are from those of Baton's model, and whether references that lead to wrong
- * blocks are found. {@code -Dtests.handovers=N} hands N prompts over, {@code -Dtests.model=DIR} tries another
- * model, and {@code -Dtests.dtypes=bfloat16} one type only.
+ * blocks are found; {@code baton verify} and {@code --shadow-share} with a fleet of vLLM alone. {@code -Dtests.handovers=N} hands N prompts over, or as many as
+ * {@code -Dtests.seconds=N} allow, {@code -Dtests.seed=N} others, {@code -Dtests.model=DIR} tries another model, and {@code -Dtests.dtypes=bfloat16} one type only.
  */
 @Tag("peers")
 @Isolated("vLLM and what it is measured against need the cores.")
@@ -35,9 +42,12 @@ import tools.jackson.databind.node.ObjectNode;
 class VllmVerifyTest {
     private static final int HANDOVERS = Integer.getInteger("tests.handovers", 100);
     private static final Path MODEL = Path.of(System.getProperty("tests.model", Instances.MODEL.toString()));
+    private static final int SECONDS = Integer.getInteger("tests.seconds", 600);
     private static final int FAULTS = Integer.getInteger("tests.faults", 6);
+    private static final int VERIFIED = Integer.getInteger("tests.prompts", 10);
     private static final int BLOCKS = 6;
-    private static final int AT_ONCE = 4;
+    private static final int AT_ONCE = 16;
+    private static final long SEED = Long.getLong("tests.seed", 15);
     private static final int MAX_TOKENS = 8;
     private static final String VERIFY = "--kv-transfer-config.verify_kv";
 
@@ -66,9 +76,9 @@ class VllmVerifyTest {
                         verify);
     }
 
-    private static Vllm.Setup setup(String dtype) {
+    private static Vllm.Setup setup(String dtype, int cpu) {
         return new Vllm.Setup(
-                Objects.requireNonNull(MODEL.toAbsolutePath().getParent()), name(), "NixlConnector", dtype, 0, 30);
+                Objects.requireNonNull(MODEL.toAbsolutePath().getParent()), name(), "NixlConnector", dtype, cpu, 30);
     }
 
     private static String name() {
@@ -82,26 +92,107 @@ class VllmVerifyTest {
     @ParameterizedTest
     @MethodSource("dtypes")
     void rightBlocksAreTakenAndWrongOnesFound(String dtype) throws Exception {
-        try (MixedFleet fleet = MixedFleet.start(instances, setup(dtype))) {
-            // Of 16 bits full refuses a few right loads of 1,000.
+        try (MixedFleet fleet = MixedFleet.start(instances, setup(dtype, 0))) {
+            // All tokens where the model does not round, else the default.
             Instance verifying = decode(fleet, dtype.equals("float32") ? "full" : "auto");
             List<int[]> prompts = prompts();
+            Deadline end = Deadline.after(Ticker.system(), Duration.ofSeconds(SECONDS));
             List<MixedPrompts.Asked> _ = MixedPrompts.ask(
-                    prompts, AT_ONCE, prompt -> answer(verifying, prompt, 1, prefilled(fleet, prompt)));
+                    prompts,
+                    AT_ONCE,
+                    prompt -> end.isOver() ? prompt : answer(verifying, prompt, 1, prefilled(fleet, prompt)));
             double loads = verifying.metric("baton:kv_unverified_loads_total", "");
             System.out.printf(
-                    "%s: %d prompts, %.0f loads; greatest distance in the first layer %.2e, in others %.2e%n",
+                    "%s: %.0f loads, %.0f of them refused; greatest distance in the first layer %.2e, in others %.2e%n",
                     dtype,
-                    prompts.size(),
                     loads,
+                    verifying.metric("baton:kv_verify_failures_total", ""),
                     verifying.metric("baton:kv_verify_distance", "\"first\""),
                     verifying.metric("baton:kv_verify_distance", "\"upper\""));
-            assertThat(loads).isGreaterThan(HANDOVERS / 2.0);
+            assertThat(loads).isGreaterThan(Math.min(HANDOVERS, 1000) / 2.0);
             assertThat(verifying.metric("baton:kv_verify_failures_total", "")).isZero();
             verifying.kill();
             assertWrongBlocksAreFound(fleet, dtype);
             fleet.vllm().awaitRest();
         }
+    }
+
+    /** Behind Baton's router, which asks the decode instance a second time, and, where it is installed, behind vllm-router. */
+    @Test
+    void aFleetOfVllmAloneIsVerified() throws Exception {
+        Path environment = Vllm.assumeInstalled();
+        Path logs = instances.directory("vllm");
+        try (Vllm prefill = Vllm.start(environment, logs.resolve("prefill"), setup("float32", 0));
+                Vllm decode = Vllm.start(environment, logs.resolve("decode"), setup("float32", 1))) {
+            prefill.awaitReady();
+            decode.awaitReady();
+            Instance router = instances.route(
+                    "vLLM alone",
+                    List.of(),
+                    List.of(),
+                    "--prefill",
+                    prefill.url().toString(),
+                    "--decode",
+                    decode.url().toString(),
+                    "--flow",
+                    "kv_transfer_params",
+                    "--shadow-share",
+                    "1");
+            assertVerified("Baton's router", router.url(), decode);
+            String shadows = "baton:router_shadow_requests_total";
+            System.out.printf(
+                    "shadow requests: %.0f equal, %.0f close, %.0f skipped, %.0f failed%n",
+                    router.metric(shadows, "\"equal\""),
+                    router.metric(shadows, "\"close\""),
+                    router.metric(shadows, "\"skipped\""),
+                    router.metric(shadows, "\"failed\""));
+            assertThat(router.metric(shadows, "\"equal\"")).isPositive();
+            assertThat(router.metric(shadows, "\"different\"")).isZero();
+            if (System.getenv(InstalledProgram.FLEETS) != null) {
+                int port = FreePorts.inARow(2);
+                List<String> command = List.of(
+                        InstalledProgram.assumeInstalled(InstalledProgram.FLEETS, "vllm-router")
+                                .toString(),
+                        "--vllm-pd-disaggregation",
+                        "--kv-connector",
+                        "nixl",
+                        "--prefill",
+                        prefill.url().toString(),
+                        "--decode",
+                        decode.url().toString(),
+                        "--host",
+                        "127.0.0.1",
+                        "--port",
+                        Integer.toString(port),
+                        "--prometheus-port",
+                        Integer.toString(port + 1));
+                try (InstalledProgram other = InstalledProgram.start(logs.resolve("vllm-router"), command)) {
+                    URI url = URI.create("http://127.0.0.1:" + port);
+                    other.awaitHealthy(url.resolve("/health"));
+                    assertVerified("vllm-router", url, decode);
+                }
+            }
+            double transferred = decode.metric("vllm:nixl_bytes_transferred_sum");
+            System.out.printf("%.0f bytes handed over%n", transferred);
+            assertThat(transferred).isPositive();
+            prefill.awaitRest();
+            decode.awaitRest();
+        }
+    }
+
+    private static void assertVerified(String router, URI url, Vllm reference) throws Exception {
+        Program.Ended verified = Program.run(List.of(
+                "verify",
+                "--url",
+                url.toString(),
+                "--reference",
+                reference.url().toString(),
+                "--prompts",
+                Integer.toString(VERIFIED),
+                "--tolerance",
+                "0.01"));
+        System.out.print(router + ": " + verified.out());
+        assertThat(verified.status()).as(verified.out() + verified.err()).isZero();
     }
 
     private void assertWrongBlocksAreFound(MixedFleet fleet, String dtype) throws Exception {
@@ -136,8 +227,8 @@ class VllmVerifyTest {
 
     /** Most begin otherwise than all others. */
     private static List<int[]> prompts() {
-        List<int[]> prompts = new ArrayList<>(MixedPrompts.single(Math.min(HANDOVERS, 100), 14));
-        Random random = new Random(15);
+        List<int[]> prompts = new ArrayList<>(MixedPrompts.single(Math.min(HANDOVERS, 100), SEED));
+        Random random = new Random(SEED);
         while (prompts.size() < HANDOVERS) {
             prompts.add(random.ints(2 + random.nextInt(120), 5, 2048).toArray());
         }
