@@ -11,7 +11,6 @@ import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -35,14 +34,6 @@ class DemoTest {
         Path key = Files.writeString(directory.resolve("key"), "a key of all instances");
         answersFromAHandedOverCache(
                 LocalCluster.Connector.OffloadingConnector, List.of("--setting", "kv_store_key_file=" + key));
-    }
-
-    @Tag("thorough")
-    @ParameterizedTest
-    @EnumSource(names = {"NixlConnector", "NixlPushConnector", "P2pNcclConnector", "PyNcclConnector"})
-    void answersFromAHandOverThatIsEncrypted(LocalCluster.Connector connector) throws Exception {
-        answersFromAHandedOverCache(
-                connector, List.of("--setting", "transport=tcp", "--instance-option=--kv-encryption=required"));
     }
 
     private void answersFromAHandedOverCache(LocalCluster.Connector connector, List<String> options) throws Exception {

@@ -340,7 +340,7 @@ class FrameFuzzTest {
     }
 
     /** TCP ports on which a process listens. */
-    private static List<Integer> listening(long pid) throws IOException {
+    static List<Integer> listening(long pid) throws IOException {
         Set<String> sockets = new HashSet<>();
         try (Stream<Path> files = Files.list(Path.of("/proc", Long.toString(pid), "fd"))) {
             for (Path file : (Iterable<Path>) files::iterator) {

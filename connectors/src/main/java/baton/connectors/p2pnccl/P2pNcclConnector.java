@@ -16,7 +16,6 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import baton.messages.MessageException;
-import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pRequestId;
@@ -75,9 +74,9 @@ public final class P2pNcclConnector implements KvConnector {
 
     private static TensorExchange endpoint(ConnectorRuntime runtime, P2pSettings settings, String transport)
             throws MessageException {
-        WireTransport wires = runtime.wires(
-                "kv_connector_extra_config." + P2pNcclSettings.TRANSPORT, transport, PeerAccess.everyone());
-        PeerChannel channel = runtime.peerChannel();
+        WireTransport wires =
+                runtime.wires("kv_connector_extra_config." + P2pNcclSettings.TRANSPORT, transport, settings.access());
+        PeerChannel channel = runtime.peerChannel(settings.access());
         try {
             return P2pEndpoint.open(settings, channel, wires, runtime.ticker());
         } catch (MessageException e) {

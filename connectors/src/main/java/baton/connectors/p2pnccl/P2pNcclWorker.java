@@ -94,7 +94,7 @@ final class P2pNcclWorker implements WorkerConnector {
         this.registration = settings.proxy()
                 .filter(_ -> rank.equals(Rank.FIRST))
                 .map(proxy -> ProxyRegistration.start(
-                        runtime.peerChannel(settings.access().plain()),
+                        runtime.peerChannel(),
                         proxy,
                         new Registration(
                                 context.config().isProducer() ? Registration.Kind.PREFILL : Registration.Kind.DECODE,
