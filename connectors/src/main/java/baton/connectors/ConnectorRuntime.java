@@ -59,7 +59,7 @@ public interface ConnectorRuntime {
     /** Opens a channel for single questions between instances. */
     SideChannel sideChannel();
 
-    /** Opens a side channel that serves and asks only peers that {@code access} admits, sealed where that requires it. */
+    /** Opens a side channel that serves and asks only peers that {@code access} admits, sealed where that has a secret. */
     default GuardedSideChannel sideChannel(PeerAccess access) {
         return new GuardedSideChannel(sideChannel(), access);
     }
@@ -67,7 +67,7 @@ public interface ConnectorRuntime {
     /** Opens a channel for lasting connections, also to those that are no instances of Baton. */
     PeerChannel peerChannel();
 
-    /** Opens a channel for lasting connections between Baton's instances, sealed where {@code access} requires it. */
+    /** Opens a channel for lasting connections between Baton's instances, sealed where {@code access} has a secret. */
     default PeerChannel peerChannel(PeerAccess access) {
         return peerChannel();
     }

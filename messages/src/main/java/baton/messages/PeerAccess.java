@@ -25,9 +25,9 @@ import org.slf4j.LoggerFactory;
  * <ul>
  *   <li>{@code allowed_peers}: names, addresses and networks. Only these are connected to, wherever the name comes from, and no other name is
  *       looked up. Without a secret only these are served
- *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is served if it proves that it has the secret
- *   <li>{@code kv_encryption}: {@code required} has the connections that Baton makes sealed with the secret ({@link SealedChannel}), and
- *       refuses transports of other libraries; {@code off}
+ *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is served if it has the secret, and messages are
+ *       sealed with it ({@link SealedChannel})
+ *   <li>{@code kv_encryption}: {@code required} has blocks sealed too, and refuses transports of other libraries; {@code off}
  *   <li>{@code kv_allow_unauthenticated}: listens on other addresses than loopback without a secret too
  * </ul>
  *
@@ -107,13 +107,6 @@ public final class PeerAccess {
                 true,
                 true,
                 Ticker.system());
-    }
-
-    /** The same peers over connections that are not encrypted: for a program that no secret is for, such as a proxy. */
-    public PeerAccess plain() {
-        return encrypts
-                ? new PeerAccess(allowed, secret, false, unauthenticated, listed, complains, Ticker.system())
-                : this;
     }
 
     /** A connector's own keys, and those that are read here. */
@@ -271,7 +264,7 @@ public final class PeerAccess {
         return secret;
     }
 
-    /** The secret if all connections are to be sealed with it. */
+    /** The secret if blocks are to be sealed with it, as messages always are. */
     public Optional<PeerSecret> sealing() {
         return secret.filter(_ -> encrypts);
     }

@@ -105,14 +105,6 @@ public interface PeerChannel extends AutoCloseable {
          */
         void received(List<byte[]> frames) throws MessageException;
 
-        /**
-         * Whether the peer is authenticated. Until then all its messages share the time of a handshake, and its connection takes no
-         * established connection's place.
-         */
-        default boolean isGreeted() {
-            return true;
-        }
-
         /** The connection has ended; no more messages follow. */
         default void left() {}
     }

@@ -47,6 +47,11 @@ final class RecordSeal {
         }
     }
 
+    /** Whether no record was sealed or opened yet. */
+    boolean isUnused() {
+        return sequence == 0;
+    }
+
     static int recordBytes(int plainBytes) {
         return HEADER_BYTES + plainBytes + TAG_BYTES;
     }
@@ -76,7 +81,7 @@ final class RecordSeal {
         ByteBuffer in = ByteBuffer.wrap(header);
         int rest = in.getInt();
         if (in.getInt() != mark) {
-            throw new SealException("a record is of another connection or another secret");
+            throw new SealException("a record is of another connection, kv_auth_secret_file or kv_encryption");
         }
         long received = in.getLong();
         if (received != sequence) {

@@ -2,7 +2,7 @@ package baton.messages;
 
 import java.io.IOException;
 
-/** A peer does not seal its connection as {@code kv_encryption} requires, or what arrived is not what it sealed. */
+/** A peer does not seal its connection, or the received bytes are not those that it sealed. */
 public final class SealException extends IOException {
     private static final long serialVersionUID = 1L;
 

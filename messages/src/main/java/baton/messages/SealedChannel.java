@@ -5,6 +5,7 @@ import baton.kv.Ticker;
 import java.io.EOFException;
 import java.io.IOException;
 import java.math.BigInteger;
+import java.net.SocketException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ByteChannel;
 import java.nio.channels.GatheringByteChannel;
@@ -42,9 +43,12 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     /** Bytes of the preamble. */
     public static final int PREAMBLE_BYTES = NAME.length + KEY_BYTES;
 
+    private static final String SAME_SETTINGS =
+            "kv_auth_secret_file and kv_encryption must be the same on both sides";
+
     /** Why a connection ends that is not sealed at the other end. */
     public static final String UNSEALED =
-            "it does not encrypt its connections: kv_encryption must be required on both sides";
+            "it does not encrypt: " + SAME_SETTINGS;
 
     private static final String CURVE = "X25519";
     private static final Duration WARM_UP = Duration.ofSeconds(2);
@@ -78,7 +82,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     /**
      * A connection before preambles are exchanged.
      *
-     * @param access counts and logs peers with refused records; requires encryption
+     * @param access counts and logs peers with refused records; has a secret
      * @param plane of the protocol above: a connection to a port of another one does not open
      * @param caller whether this side has connected
      * @param peer for errors
@@ -91,7 +95,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
             ReadableByteChannel in,
             WritableByteChannel out) {
         this.access = access;
-        this.secret = access.sealing().orElseThrow();
+        this.secret = access.secret().orElseThrow();
         this.plane = plane;
         this.caller = caller;
         this.peer = peer;
@@ -275,7 +279,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     private int readRecord(RecordSeal seal) throws IOException {
         try {
             if (head.hasRemaining()) {
-                int count = fill(head, head.position() == 0);
+                int count = seal.isUnused() ? fillFirst() : fill(head, head.position() == 0);
                 if (count <= 0) {
                     return count;
                 }
@@ -298,6 +302,16 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
             opener = Optional.empty();
             access.refuse(plane + ": " + peer, String.valueOf(e.getMessage()));
             throw e;
+        }
+    }
+
+    /** The header of the first record, which a peer with another secret never sends. */
+    private int fillFirst() throws IOException {
+        try {
+            return fill(head, false);
+        } catch (EOFException | SocketException e) {
+            throw new IOException(
+                    "it ended the connection before its first record (" + e.getMessage() + "): " + SAME_SETTINGS, e);
         }
     }
 

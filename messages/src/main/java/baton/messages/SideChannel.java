@@ -3,7 +3,6 @@ package baton.messages;
 import java.net.InetAddress;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
@@ -34,16 +33,7 @@ public interface SideChannel extends AutoCloseable {
      * @param frames at least one
      * @return the answer, at least one frame; fails with a {@link MessageException}, at the latest after {@code timeout}
      */
-    default CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
-        return converse(host, port, frames, _ -> Optional.empty(), timeout);
-    }
-
-    /**
-     * As {@link #ask}, and asks further questions over the same connection as long as there are some.
-     *
-     * @return the last answer
-     */
-    CompletableFuture<List<byte[]>> converse(String host, int port, List<byte[]> first, Next next, Duration timeout);
+    CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout);
 
     /** Closes all listeners and fails all questions under way. */
     @Override
@@ -61,7 +51,7 @@ public interface SideChannel extends AutoCloseable {
         List<byte[]> answer(List<byte[]> frames);
 
         /**
-         * Whether the asking peer is authenticated. Until then all its questions share the time of a handshake, and its
+         * Whether the asking peer is admitted. Until then all its questions share the time of a handshake, and its
          * connection takes no established connection's place.
          */
         default boolean isGreeted() {
@@ -74,17 +64,6 @@ public interface SideChannel extends AutoCloseable {
     interface Reception {
         /** The handler of the questions of a connection from the address; it gets one after the other. */
         Handler arrived(InetAddress from);
-    }
-
-    /** Chooses the question that follows an answer. */
-    @FunctionalInterface
-    interface Next {
-        /**
-         * The next question; empty if there is none.
-         *
-         * @throws MessageException if the answer is not what it must be
-         */
-        Optional<List<byte[]>> after(List<byte[]> answer) throws MessageException;
     }
 
     /** An address that is listened to. */

@@ -179,8 +179,10 @@ class SealedChannelTest {
     @Test
     void aCutRecordIsAnErrorAndTheEndBetweenTwoIsNot() throws IOException {
         Network network = network();
-        byte[] record = network.sealed(text("first"));
-        assertThat(network.opened()).isEmpty();
+        assertThatThrownBy(network.opening())
+                .hasMessageContainingAll("before its first record", "kv_auth_secret_file and kv_encryption");
+        assertThat(network.opened(network.sealed(text("first")))).isEqualTo(text("first"));
+        byte[] record = network.sealed(text("second"));
         assertThatThrownBy(network.opening(Arrays.copyOf(record, record.length - 1)))
                 .isInstanceOf(IOException.class)
                 .hasMessage("the connection ended within a record");
@@ -189,7 +191,7 @@ class SealedChannelTest {
     @Test
     void recordsOfAnotherConnectionSecretDirectionOrPlaneAreRefused() throws IOException {
         byte[] another = network().sealed(text("of an earlier incarnation"));
-        String refused = "a record is of another connection or another secret";
+        String refused = "a record is of another connection, kv_auth_secret_file or kv_encryption";
         assertThatThrownBy(network().opening(another)).hasMessage(refused);
         Network secrets = new Network(access("two"), access("one"), "test");
         assertThatThrownBy(secrets.opening(secrets.sealed(text("x")))).hasMessage(refused);

@@ -9,7 +9,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /** Side channels between instances in one process: real frames, answered at once by the asking thread. For one thread at a time. */
@@ -80,23 +79,17 @@ public final class MemorySideChannels {
         }
 
         @Override
-        public CompletableFuture<List<byte[]>> converse(
-                String host, int port, List<byte[]> first, Next next, Duration timeout) {
+        public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
             try {
                 Reception reception = listeners.get(new Address(resolve(host), port));
                 if (reception == null) {
                     throw new MessageException("nothing listens at " + host + ":" + port);
                 }
                 Handler handler = reception.arrived(self);
-                Optional<List<byte[]>> question = Optional.of(first);
-                List<byte[]> answer = List.of();
-                while (question.isPresent()) {
-                    fault.beforeAnswer(question.get());
-                    answer = handler.answer(question.get());
-                    if (answer.isEmpty()) {
-                        throw new MessageException(host + ":" + port + " has closed the connection");
-                    }
-                    question = next.after(answer);
+                fault.beforeAnswer(frames);
+                List<byte[]> answer = handler.answer(frames);
+                if (answer.isEmpty()) {
+                    throw new MessageException(host + ":" + port + " has closed the connection");
                 }
                 return CompletableFuture.completedFuture(answer);
             } catch (MessageException e) {

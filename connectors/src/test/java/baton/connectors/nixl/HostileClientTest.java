@@ -51,6 +51,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.CompletionException;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -156,7 +157,7 @@ class HostileClientTest {
                             SOON)
                     .join();
             return Optional.of(NixlHandshake.read(answer.getFirst(), Rank.FIRST, Optional.empty(), VLLM));
-        } catch (InvalidFieldException e) {
+        } catch (InvalidFieldException | CompletionException e) {
             return Optional.empty();
         }
     }

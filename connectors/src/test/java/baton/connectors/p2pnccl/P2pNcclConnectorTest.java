@@ -45,6 +45,8 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -56,7 +58,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
-import java.util.function.Supplier;
+import java.util.function.Function;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -76,6 +78,7 @@ class P2pNcclConnectorTest {
     private final MemoryTransport wires = new MemoryTransport(RefusingMemory::is);
     private final List<AutoCloseable> open = new ArrayList<>();
     private int ids;
+    private boolean encryptsWires;
 
     @AfterEach
     void close() throws Exception {
@@ -125,16 +128,17 @@ class P2pNcclConnectorTest {
         return new P2pNcclConnector(runtime(ZeroMqPeerChannel::new));
     }
 
-    private ConnectorRuntime runtime(Supplier<PeerChannel> channels) {
+    private ConnectorRuntime runtime(Function<PeerAccess, PeerChannel> channels) {
         return new DelegatingRuntime() {
             @Override
             public WireTransport wires(String field, String name, PeerAccess access) {
+                encryptsWires = access.sealing().isPresent();
                 return wires;
             }
 
             @Override
-            public PeerChannel peerChannel() {
-                return channels.get();
+            public PeerChannel peerChannel(PeerAccess access) {
+                return channels.apply(access);
             }
         };
     }
@@ -361,14 +365,28 @@ class P2pNcclConnectorTest {
                 .build();
         P2pNcclSettings settings = P2pNcclSettings.of(config, Ticker.system());
         TensorHead head = new TensorHead("float32", List.of(2L, 10L, 2L, 4L), Optional.empty());
-        try (P2pEndpoint sender =
-                P2pEndpoint.open(settings.endpoint(config, 0), new ZeroMqPeerChannel(), wires, Ticker.system())) {
+        try (P2pEndpoint sender = P2pEndpoint.open(
+                settings.endpoint(config, 0), new ZeroMqPeerChannel(settings.access()), wires, Ticker.system())) {
             P2pRequestId id = new P2pRequestId(sender.address(), decode.address, "%032x".formatted(78));
             KvRequest request = request("chatcmpl-" + id.format() + "-12345678", 7, 10);
             for (String layer : decode.engine.cache().layerNames()) {
                 sender.send(decode.address, "chatcmpl-" + id.format() + "#" + layer, head, data -> KvFence.PASSED);
             }
             assertThat(failure(decode, decode.engine.admit(request, 0))).isEqualTo("digest");
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"off", "required"})
+    void controlConnectionsAreSealedAndWiresIfRequired(String encryption, @TempDir Path directory) throws Exception {
+        Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
+        Side decode = new Side(
+                1, 4, config(KvRole.CONSUMER).extra("kv_auth_secret_file", file).extra("kv_encryption", encryption));
+        assertThat(encryptsWires).isEqualTo(encryption.equals("required"));
+        try (Socket stranger = new Socket(HOST, decode.address.port())) {
+            stranger.setSoTimeout((int) SOON.toMillis());
+            byte[] first = stranger.getInputStream().readNBytes(6);
+            assertThat(new String(first, StandardCharsets.ISO_8859_1)).isEqualTo("baton-");
         }
     }
 
@@ -387,7 +405,7 @@ class P2pNcclConnectorTest {
     @Test
     void aLoadThatThrowsFails() throws Exception {
         Side decode = new Side(
-                new P2pNcclConnector(runtime(() -> new NoCalls(new ZeroMqPeerChannel()))),
+                new P2pNcclConnector(runtime(access -> new NoCalls(new ZeroMqPeerChannel(access)))),
                 context(config(KvRole.CONSUMER).build(), 1, 4));
         Side prefill = new Side(KvRole.PRODUCER);
         Running here = decode.engine.admit(request(shared(prefill, decode), 7, 14), 0);

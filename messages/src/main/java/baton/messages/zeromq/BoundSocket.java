@@ -74,7 +74,7 @@ final class BoundSocket implements SideChannel.Listener {
         /** Returns false to end the connection, as an exception does. */
         boolean received(List<byte[]> frames) throws IOException;
 
-        /** Whether the peer is authenticated. Until then it counts against the limits of connections in their handshake. */
+        /** Whether the peer is admitted. Until then it counts against the limits of connections in their handshake. */
         boolean isGreeted();
 
         /** Whether the connection is to be closed now; asked a few times a second. */

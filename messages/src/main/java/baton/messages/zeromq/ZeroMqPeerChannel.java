@@ -175,7 +175,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
         @Override
         public boolean isGreeted() {
-            return guest.isGreeted();
+            return true;
         }
 
         @Override

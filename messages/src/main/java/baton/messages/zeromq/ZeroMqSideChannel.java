@@ -12,7 +12,6 @@ import java.net.Socket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -104,9 +103,8 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     @Override
-    public CompletableFuture<List<byte[]>> converse(
-            String host, int port, List<byte[]> first, Next next, Duration timeout) {
-        Question question = new Question(host, port, List.copyOf(first), next, timeout);
+    public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
+        Question question = new Question(host, port, List.copyOf(frames), timeout);
         questions.add(question);
         question.start();
         if (closed) {
@@ -123,29 +121,27 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     /**
-     * A question that this side asks, with those that follow from its answer, on a connection of its own. Its thread's waits have
-     * no timeouts of their own: the timer closes the socket, which ends them all.
+     * A question that this side asks, on a connection of its own. Its thread's waits have no timeouts of their own: the timer closes the
+     * socket, which ends them all.
      */
     private final class Question {
         private final String host;
         private final int port;
-        private final List<byte[]> first;
-        private final Next next;
+        private final List<byte[]> frames;
         private final Duration timeout;
         private final Socket socket = new Socket();
         private final CompletableFuture<List<byte[]>> answer = new CompletableFuture<>();
         private final CompletableFuture<Void> timer = new CompletableFuture<>();
 
-        private Question(String host, int port, List<byte[]> first, Next next, Duration timeout) {
+        private Question(String host, int port, List<byte[]> frames, Duration timeout) {
             this.host = host;
             this.port = port;
-            this.first = first;
-            this.next = next;
+            this.frames = frames;
             this.timeout = timeout;
         }
 
         private void start() {
-            CompletableFuture<?> unusedEnd = answer.whenComplete((frames, failure) -> {
+            CompletableFuture<?> unusedEnd = answer.whenComplete((_, _) -> {
                 questions.remove(this);
                 timer.cancel(false);
                 Closing.quietly(socket);
@@ -162,12 +158,8 @@ public final class ZeroMqSideChannel implements SideChannel {
                 socket.connect(new InetSocketAddress(InetAddress.getByName(host), port));
                 Zmtp connection = Zmtp.over(socket, access, true, limits.frames(), limits.answerBytes());
                 connection.handshake("REQ", Set.of("ROUTER", "REP"));
-                List<byte[]> reply = exchange(connection, first);
-                for (Optional<List<byte[]>> more = next.after(reply); more.isPresent(); more = next.after(reply)) {
-                    reply = exchange(connection, more.get());
-                }
-                answer.complete(reply);
-            } catch (IOException | MessageException | IllegalArgumentException e) {
+                answer.complete(exchange(connection, frames));
+            } catch (IOException | IllegalArgumentException e) {
                 String reason = e.getMessage();
                 answer.completeExceptionally(failure(reason == null ? e.toString() : reason, e));
             }

@@ -57,7 +57,7 @@ final class Zmtp {
     }
 
     /**
-     * One side of a connection between instances, sealed if {@code access} says so.
+     * One side of a connection between instances, sealed if they have a secret.
      *
      * @param caller whether this side has connected
      * @param maxFrames and {@code maxMessageBytes} as above
@@ -66,7 +66,7 @@ final class Zmtp {
             throws IOException {
         InputStream in = socket.getInputStream();
         OutputStream out = socket.getOutputStream();
-        if (access.sealing().isPresent()) {
+        if (access.secret().isPresent()) {
             SealedChannel sealed = SealedChannel.open(
                     access,
                     "messages",
@@ -209,7 +209,8 @@ final class Zmtp {
     private void readGreeting() throws IOException {
         byte[] signature = readFully(10);
         if ((signature[0] & 0xff) != 0xff || (signature[9] & 1) == 0) {
-            throw new Violation("no ZMTP greeting");
+            throw new Violation(
+                    "no ZMTP greeting; a peer with kv_auth_secret_file talks only to those with the same secret");
         }
         int major = readFully(1)[0] & 0xff;
         if (major < 3) {

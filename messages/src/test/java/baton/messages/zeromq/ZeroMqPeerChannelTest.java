@@ -30,7 +30,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -385,38 +384,6 @@ class ZeroMqPeerChannelTest {
         }
         Call call = channel.call(HOST, listener.port(), "good", SOON, () -> {});
         assertThat(call.ask(List.of(text("fine")), SOON)).containsExactly(text("fine"));
-    }
-
-    /** An unauthenticated connection has the time of a handshake, and closes no established one. */
-    @Test
-    void unauthenticatedConnectionsTakeNoPeersPlace() throws Exception {
-        Duration exchange = Duration.ofSeconds(1);
-        AtomicLong clock = new AtomicLong();
-        try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
-                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, exchange, Duration.ofDays(1)), clock::get)) {
-            Listener listener = small.listen(HOST, 0, caller -> new Guest() {
-                private boolean greeted;
-
-                @Override
-                public void received(List<byte[]> frames) throws MessageException {
-                    greeted = caller.identity().equals("peer");
-                    caller.answer(frames);
-                }
-
-                @Override
-                public boolean isGreeted() {
-                    return greeted;
-                }
-            });
-            CountDownLatch ended = new CountDownLatch(1);
-            Call peer = channel.call(HOST, listener.port(), "peer", SOON, () -> {});
-            assertThat(peer.ask(List.of(text("one")), SOON)).containsExactly(text("one"));
-            Call stranger = channel.call(HOST, listener.port(), "stranger", SOON, ended::countDown);
-            assertThat(stranger.ask(List.of(text("x")), SOON)).containsExactly(text("x"));
-            clock.addAndGet(2 * exchange.toNanos());
-            assertThat(ended.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
-            assertThat(peer.ask(List.of(text("two")), SOON)).containsExactly(text("two"));
-        }
     }
 
     @Test

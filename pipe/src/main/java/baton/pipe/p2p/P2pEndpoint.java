@@ -65,6 +65,7 @@ import org.slf4j.LoggerFactory;
  */
 public final class P2pEndpoint implements TensorExchange {
     private static final Logger log = LoggerFactory.getLogger(P2pEndpoint.class);
+    private static final String PORT = "P2P port";
     private static final Duration SWEEP = Duration.ofMillis(500);
     private static final Duration FORGET_LINK = Duration.ofMinutes(1);
 
@@ -98,8 +99,7 @@ public final class P2pEndpoint implements TensorExchange {
         this.listener = channel.listen(
                 settings.host(),
                 settings.port(),
-                new GuardedReception(
-                        settings.access(), () -> address().toString(), caller -> arrived(caller, ready), this::refuse));
+                new GuardedReception(settings.access(), PORT, caller -> arrived(caller, ready)));
         this.self = new PeerAddress(settings.host(), listener.port());
         this.context = new EndpointContext(self, settings, stats, channel, transport, ticker);
         ready.countDown();
@@ -126,6 +126,7 @@ public final class P2pEndpoint implements TensorExchange {
 
     @Override
     public P2pStats stats() {
+        stats.add(Count.REFUSED_PEERS, settings.access().takeRefused());
         return stats;
     }
 
@@ -474,18 +475,14 @@ public final class P2pEndpoint implements TensorExchange {
             if (settings.access().mayConnect(from.host())) {
                 return new Visit(caller, from);
             }
-            refuse(caller.host(), "it calls itself " + from + ", which is not an allowed peer");
+            settings.access()
+                    .refuse(PORT + ": " + caller.host(), "it calls itself " + from + ", which is not an allowed peer");
         } catch (InvalidFieldException e) {
             stats.add(Count.MALFORMED, 1);
             log.debug("{}: {}", caller.host(), e.getMessage());
         }
         caller.hangUp();
         return frames -> {};
-    }
-
-    private void refuse(String from, String why) {
-        stats.add(Count.REFUSED_PEERS, 1);
-        settings.access().refuse("P2P port: " + from, why);
     }
 
     /** The connection of a peer. Used by the connection's thread. */

@@ -31,7 +31,7 @@ public final class P2pStats {
         UNWANTED,
         /** Invalid control messages. */
         MALFORMED,
-        /** Peers whose addresses are not allowed. */
+        /** Peers with addresses that are not allowed, or without the secret. */
         REFUSED_PEERS,
         /** Transfers that ended in the middle. */
         BROKEN,

@@ -7,8 +7,6 @@ import baton.messages.Closing;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
-import baton.messages.PeerGreeting;
-import baton.messages.PeerSecret;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.PutReply;
@@ -80,15 +78,6 @@ final class PeerLink implements AutoCloseable {
                         peer.host(), peer.port(), self.toString(), deadline.remaining(settings.exchange()), this::end);
                 if (!keep(opened, true)) {
                     throw new P2pException(Fault.PEER_GONE, peer + " has gone");
-                }
-                Optional<PeerSecret> secret = settings.access().secret();
-                if (secret.isPresent()) {
-                    PeerGreeting.greet(
-                            opened,
-                            secret.get(),
-                            self.toString(),
-                            peer.toString(),
-                            deadline.remaining(settings.exchange()));
                 }
             } catch (MessageException e) {
                 end();

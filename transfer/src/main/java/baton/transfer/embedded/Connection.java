@@ -59,9 +59,6 @@ final class Connection {
     private ScatteringByteChannel source;
 
     private GatheringByteChannel sink;
-    /** Set by the handshake, as is what follows. */
-    private Optional<SealedChannel> sealed = Optional.empty();
-
     private final ByteBuffer header = ByteBuffer.allocateDirect(Frame.HEADER_BYTES);
     private final ByteBuffer scratch = ByteBuffer.allocateDirect(64 << 10);
     /** Set by the handshake, before any other thread sees this. */
@@ -173,13 +170,15 @@ final class Connection {
         }
     }
 
-    /** Seals the connection from here on if that is required. */
+    /** Seals the connection from here on if instances have a secret. */
     void seal(Deadline deadline) throws IOException {
-        Optional<PeerAccess> required =
-                agent.settings().access().filter(access -> access.sealing().isPresent());
-        if (required.isPresent()) {
+        Optional<PeerAccess> guarded =
+                agent.settings().access().filter(access -> access.secret().isPresent());
+        if (guarded.isPresent()) {
+            // Agents that do not agree on the encryption of blocks do not open each other's first record.
+            String plane = guarded.get().sealing().isPresent() ? "transfer agent" : "transfer agent, plain blocks";
             SealedChannel sealing = new SealedChannel(
-                    required.get(), "transfer agent", side instanceof Initiator, remoteAddress(), channel, channel);
+                    guarded.get(), plane, side instanceof Initiator, remoteAddress(), channel, channel);
             write(sealing.preamble(), deadline);
             ByteBuffer other = ByteBuffer.allocate(SealedChannel.PREAMBLE_BYTES);
             try {
@@ -190,13 +189,20 @@ final class Connection {
             sealing.agree(other.flip());
             source = sealing;
             sink = sealing;
-            sealed = Optional.of(sealing);
+        }
+    }
+
+    /** After the handshake, at a boundary of records of both directions: unseals the connection if blocks are not to be encrypted. */
+    void unsealUnlessRequired() {
+        if (agent.settings().access().flatMap(PeerAccess::sealing).isEmpty()) {
+            source = channel;
+            sink = channel;
         }
     }
 
     /** Whether the channel has taken all that was written; false where the rest of a sealed record waits. */
     private boolean isSent() throws IOException {
-        return sealed.isEmpty() || sealed.get().flush();
+        return !(sink instanceof SealedChannel sealed) || sealed.flush();
     }
 
     /** Sends a frame of the handshake. */

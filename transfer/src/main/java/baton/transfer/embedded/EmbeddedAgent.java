@@ -391,7 +391,7 @@ public final class EmbeddedAgent implements TransferAgent {
                     .connect(
                             peer,
                             new Frame.Hello(
-                                    peerSecret().isPresent() ? PeerSecret.nonce() : peer.secret(),
+                                    peer.secret(),
                                     peer.name(),
                                     described(new byte[Metadata.SECRET_BYTES]).bytes()));
             connection.updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
@@ -478,7 +478,7 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     /**
-     * Where instances have a secret, the agent that says hello shows afterwards that it knows it.
+     * Where instances have a secret, the hello was sealed with it.
      *
      * @throws TransferException if the peer may not come in
      */

@@ -1,6 +1,5 @@
 package baton.transfer.embedded;
 
-import baton.messages.PeerSecret;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferException;
 import java.nio.BufferUnderflowException;
@@ -13,8 +12,7 @@ import java.util.Optional;
  * The frames between two agents.
  *
  * <p>A frame is a header of 16 bytes, integers in network order: type (1), zero (3), bytes of the payload (4), id (8); and its
- * payload. The connecting agent sends {@link Hello} and is answered {@link Welcome} or {@link Refuse}. Where instances have a secret, the
- * answer to the hello is a {@link Challenge}; then the connecting agent sends its {@link Proof}, and gets that of the other agent. From then
+ * payload. The connecting agent sends {@link Hello} and is answered {@link Welcome} or {@link Refuse}. From then
  * on the connecting agent is the initiator, the other one the responder. A frame of type {@link #DATA} carries the next bytes of the transfer of that id, of all its ranges one after the other.
  */
 sealed interface Frame {
@@ -32,7 +30,7 @@ sealed interface Frame {
     /**
      * Asks to be admitted: contains the secret of the agent called, and the metadata of the one that calls, without its secret.
      *
-     * @param secret that of the agent called; where instances have a PeerSecret, a nonce instead
+     * @param secret that of the agent called; where instances have a PeerSecret, which seals this frame, it is not looked at
      */
     record Hello(byte[] secret, String name, byte[] metadata) implements Frame {}
 
@@ -41,12 +39,6 @@ sealed interface Frame {
 
     /** Does not admit. */
     record Refuse(String reason) implements Frame {}
-
-    /** @param nonce random, for this connection only */
-    record Challenge(byte[] nonce) implements Frame {}
-
-    /** @param mac over both nonces and what the hello says */
-    record Proof(byte[] mac) implements Frame {}
 
     record Notify(byte[] message) implements Frame {}
 
@@ -109,8 +101,6 @@ sealed interface Frame {
             case 5 -> Long.BYTES + limits.ranges() * 2 * Long.BYTES;
             case 6 -> 2 * Long.BYTES + 1 + limits.ranges() * 3 * Long.BYTES;
             case 11 -> Metadata.MOST_BYTES;
-            case 12 -> PeerSecret.NONCE_BYTES;
-            case 13 -> PeerSecret.MAC_BYTES;
             case 2, 8, 9, 10 -> 0;
             default -> -1;
         };
@@ -156,8 +146,6 @@ sealed interface Frame {
                 case 9 -> new Ping();
                 case 10 -> new Pong();
                 case 11 -> new Regions(Metadata.parseRegions(payload));
-                case 12 -> new Challenge(take(payload, PeerSecret.NONCE_BYTES));
-                case 13 -> new Proof(take(payload, PeerSecret.MAC_BYTES));
                 default -> throw new TransferException("a frame has type=" + header.type);
             };
             if (payload.hasRemaining()) {
@@ -187,9 +175,6 @@ sealed interface Frame {
                 byte[] text = shortened(reason);
                 yield begin(3, text.length, 0).put(text).flip();
             }
-            case Challenge(byte[] nonce) ->
-                begin(12, nonce.length, 0).put(nonce).flip();
-            case Proof(byte[] mac) -> begin(13, mac.length, 0).put(mac).flip();
             case Notify(byte[] message) ->
                 begin(4, message.length, 0).put(message).flip();
             case Read(long id, long timeoutMillis, long[] ranges) -> {

@@ -1,5 +1,7 @@
 package baton.transfer.embedded;
 
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
 import baton.kv.JsonFields;
 import baton.messages.PeerAccess;
 import baton.transfer.Region;
@@ -11,9 +13,11 @@ import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The embedded agent between hosts, encrypted. */
@@ -28,20 +32,35 @@ class SealedAgentTest extends TransferAgentContract {
                 prefix,
                 EmbeddedAgent.Settings.at("127.0.0.1")
                         .withTransport(EmbeddedAgent.Transport.TCP)
-                        .withAccess(Optional.of(encrypting())));
+                        .withAccess(Optional.of(access("required"))));
     }
 
-    private PeerAccess encrypting() {
+    private PeerAccess access(String encryption) {
         try {
             Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
             return PeerAccess.of(
                     JsonFields.parse(
-                            "extra", "{\"kv_encryption\": \"required\", \"kv_auth_secret_file\": \"" + file + "\"}"),
+                            "extra",
+                            "{\"kv_encryption\": \"" + encryption + "\", \"kv_auth_secret_file\": \"" + file + "\"}"),
                     "host",
                     "127.0.0.1",
                     List.of());
         } catch (IOException e) {
             throw new UncheckedIOException(e);
+        }
+    }
+
+    @Test
+    void agentsThatDoNotAgreeOnEncryptionRefuseEachOther() throws TransferException {
+        try (TransferAgent sealed = open("sealed");
+                TransferAgent plain = EmbeddedAgent.open(
+                        "plain", EmbeddedAgent.Settings.at("127.0.0.1").withAccess(Optional.of(access("off"))))) {
+            assertThatThrownBy(() -> plain.connect(sealed.metadata(), Duration.ofSeconds(30)))
+                    .isInstanceOf(TransferException.class)
+                    .hasMessageContaining("kv_encryption");
+            assertThatThrownBy(() -> sealed.connect(plain.metadata(), Duration.ofSeconds(30)))
+                    .isInstanceOf(TransferException.class)
+                    .hasMessageContaining("kv_encryption");
         }
     }
 

@@ -6,8 +6,6 @@ import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
-import baton.messages.PeerGreeting;
-import baton.messages.PeerSecret;
 import baton.store.StoreTask;
 import baton.store.remote.Breaker;
 import java.time.Duration;
@@ -158,10 +156,6 @@ final class PdLink implements Runnable {
     private PeerChannel.Call introduced() throws MessageException {
         PeerChannel.Call made = channel.call(receiver.host(), receiver.port(), identity, PdSettings.CONNECT, () -> {});
         call = Optional.of(made);
-        Optional<PeerSecret> secret = settings.access().secret();
-        if (secret.isPresent()) {
-            PeerGreeting.greet(made, secret.get(), identity, receiver.toString(), PdSettings.CONNECT);
-        }
         PdMessage.Hello hello =
                 new PdMessage.Hello(pool.format().describe(), pool.agent().metadata());
         ask(made, hello, PdSettings.CONNECT.multipliedBy(2));

@@ -111,18 +111,11 @@ public final class PdReceiver implements BlockStore {
         settings.access().expectPeers();
         try {
             var _ = channel.listen(
-                    settings.host(),
-                    settings.port(),
-                    new GuardedReception(
-                            settings.access(), () -> settings.address().toString(), Visit::new, this::refuse));
+                    settings.host(), settings.port(), new GuardedReception(settings.access(), PORT, Visit::new));
         } catch (MessageException e) {
             channel.close();
             throw new ConfigException(PORT, String.valueOf(e.getMessage()), e);
         }
-    }
-
-    private void refuse(String from, String why) {
-        settings.access().refuse(PORT + ": " + from, why);
     }
 
     @Override
@@ -229,7 +222,7 @@ public final class PdReceiver implements BlockStore {
                 }
             } catch (InvalidFieldException | MessageException e) {
                 String why = String.valueOf(e.getMessage());
-                refuse(caller.host(), why);
+                settings.access().refuse(PORT + ": " + caller.host(), why);
                 throw new MessageException(why, e);
             }
         }
