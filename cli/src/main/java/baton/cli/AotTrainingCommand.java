@@ -14,6 +14,7 @@ import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.TemporaryDirectory;
 import baton.kv.Ticker;
+import baton.messages.SealedChannel;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.flow.HandoffFlow;
@@ -29,7 +30,7 @@ import picocli.CommandLine.Option;
 
 /**
  * {@code baton aot-training}: an instance and a router in one process answer a few questions, and every connector that supports it runs its
- * hand-over warm-up. The launcher runs it once after a build, so that the JVM can write the AOT cache of later starts.
+ * hand-over warm-up, and the cipher of encrypted ones is used. The launcher runs it once after a build, so that the JVM can write the AOT cache of later starts.
  */
 @Command(name = "aot-training", hidden = true, description = "Does a little of everything and ends.")
 final class AotTrainingCommand implements Callable<Integer> {
@@ -86,6 +87,9 @@ final class AotTrainingCommand implements Callable<Integer> {
                 server.warmUp();
                 FormatWarmUp.run(Deadline.after(Ticker.system(), of(FORMATS))::isOver);
                 ask(URI.create("http://127.0.0.1:" + server.port()));
+                // Without a profile in the cache, its methods wait behind all that have one, and records take 30 times
+                // as long.
+                SealedChannel.warmUp();
                 for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
                     KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
                             .build();

@@ -6,6 +6,7 @@ import baton.kv.Ticker;
 import baton.messages.GuardedSideChannel;
 import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
+import baton.messages.SealedChannel;
 import baton.messages.SideChannel;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
@@ -54,6 +55,7 @@ public final class SystemRuntime implements ConnectorRuntime {
 
     @Override
     public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
+        warmUpCipher(access);
         try {
             return TransferAgents.open(AGENT_NAME, extra, embedded(host, access));
         } catch (TransferException e) {
@@ -73,6 +75,10 @@ public final class SystemRuntime implements ConnectorRuntime {
 
     private static EmbeddedAgent.Settings embedded(String host, PeerAccess access) {
         return EmbeddedAgent.Settings.at(host).withAccess(Optional.of(access));
+    }
+
+    private static void warmUpCipher(PeerAccess access) {
+        access.sealing().ifPresent(_ -> SealedChannel.warmUp());
     }
 
     @Override
@@ -97,6 +103,7 @@ public final class SystemRuntime implements ConnectorRuntime {
 
     @Override
     public WireTransport wires(String field, String name, PeerAccess access) {
+        warmUpCipher(access);
         return WireTransports.named(field, name, access, ticker());
     }
 }

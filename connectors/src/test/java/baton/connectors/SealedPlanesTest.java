@@ -12,7 +12,9 @@ import baton.messages.PeerChannel;
 import baton.messages.zeromq.ZeroMqPublisher;
 import baton.messages.zeromq.ZeroMqSubscription;
 import baton.pipe.Wire;
+import baton.pipe.WireId;
 import baton.pipe.WireTransport;
+import baton.pipe.tcp.TcpTransport;
 import baton.testkit.Damages;
 import baton.testkit.DamagingProxy;
 import baton.transfer.Range;
@@ -186,7 +188,7 @@ class SealedPlanesTest {
     void wire(String encryption) throws Exception {
         PeerAccess access = access(encryption);
         int port = FreePorts.inARow(1);
-        WireTransport transport = closed(runtime.wires("transport", "tcp", access));
+        WireTransport transport = closed(new TcpTransport(WireId.Kind.TCP, access, Ticker.system()));
         FutureTask<Wire> first = new FutureTask<>(() -> closed(transport.meet(HOST, port, 0, LONG)));
         Thread.ofVirtual().start(first);
         try (Arena arena = Arena.ofShared()) {

@@ -43,18 +43,16 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     /** Bytes of the preamble. */
     public static final int PREAMBLE_BYTES = NAME.length + KEY_BYTES;
 
-    private static final String SAME_SETTINGS =
-            "kv_auth_secret_file and kv_encryption must be the same on both sides";
+    private static final String SAME_SETTINGS = "kv_auth_secret_file and kv_encryption must be the same on both sides";
 
     /** Why a connection ends that is not sealed at the other end. */
-    public static final String UNSEALED =
-            "it does not encrypt: " + SAME_SETTINGS;
+    public static final String UNSEALED = "it does not encrypt: " + SAME_SETTINGS;
 
     private static final String CURVE = "X25519";
-    private static final Duration WARM_UP = Duration.ofSeconds(2);
-    private static final int WARM_UP_RECORDS = 250;
-    private static final int WARM_UP_BYTES = 1 << 10;
-    private static final int WARM_UP_LONG_RECORDS = 16;
+    private static final Duration WARM_UP = Duration.ofSeconds(3);
+    private static final int WARM_UP_RECORDS = 1000;
+    private static final int WARM_UP_BYTES = 2 << 10;
+    private static final int WARM_UP_LONG_RECORDS = 4;
 
     /** Of a long record that is sealed and opened by compiled code, with a margin. */
     private static final long FAST_NANOS = 200_000;
@@ -136,10 +134,10 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
         Deadline deadline = Deadline.after(Ticker.system(), WARM_UP);
         long nanos;
         do {
-            // Calls are compiled by their number, so most are short. Longer records take branches that short ones do
-            // not.
-            for (int i = 0; i < WARM_UP_RECORDS; i++) {
-                sealAndOpen(sealer, opener, WARM_UP_BYTES);
+            // Calls are compiled by their number, so most records are short. Lengths differ, as each remainder takes
+            // its own branch.
+            for (int i = 1; i <= WARM_UP_RECORDS; i++) {
+                sealAndOpen(sealer, opener, i * 37 % WARM_UP_BYTES + 1);
             }
             long start = System.nanoTime();
             for (int i = 0; i < WARM_UP_LONG_RECORDS; i++) {

@@ -4,7 +4,6 @@ import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.Closing;
 import baton.messages.PeerAccess;
-import baton.messages.SealedChannel;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -61,7 +60,6 @@ public final class TcpTransport implements WireTransport {
         this.meeting = access.secret()
                 .map(secret -> Arrays.copyOf(secret.mac("meeting"), WireId.TOKEN_BYTES))
                 .orElse(MEETING);
-        access.sealing().ifPresent(_ -> SealedChannel.warmUp());
     }
 
     @Override

@@ -13,7 +13,6 @@ import baton.memory.RunDigests;
 import baton.messages.Closing;
 import baton.messages.PeerAccess;
 import baton.messages.PeerSecret;
-import baton.messages.SealedChannel;
 import baton.transfer.Inbox;
 import baton.transfer.Range;
 import baton.transfer.RefusedTransfer;
@@ -252,7 +251,6 @@ public final class EmbeddedAgent implements TransferAgent {
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
         settings.access.ifPresent(PeerAccess::expectPeers);
-        settings.access.flatMap(PeerAccess::sealing).ifPresent(_ -> SealedChannel.warmUp());
         this.acceptor =
                 Thread.ofPlatform().daemon().name("transfer-accept-" + prefix).start(this::accept);
         Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).start(this::endLate);
