@@ -1,5 +1,7 @@
 package baton.kv;
 
+import java.nio.file.InvalidPathException;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.function.Function;
 import java.util.stream.Collectors;
@@ -29,6 +31,15 @@ public final class ConfigException extends InvalidFieldException {
                 .findFirst()
                 .orElseThrow(() ->
                         unsupported(field, name, Arrays.stream(all).map(nameOf).collect(Collectors.joining(", "))));
+    }
+
+    /** @throws ConfigException if the text is no path */
+    public static Path path(String field, String text) {
+        try {
+            return Path.of(text);
+        } catch (InvalidPathException e) {
+            throw new ConfigException(field, "is not a path: " + e.getMessage(), e);
+        }
     }
 
     /** The same problem in a value that stands at {@code path}, which takes the place of the first name of the field. */

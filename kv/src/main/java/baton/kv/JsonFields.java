@@ -2,6 +2,7 @@ package baton.kv;
 
 import java.math.BigDecimal;
 import java.math.MathContext;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -197,6 +198,10 @@ public final class JsonFields {
         return string(name).map(text -> ConfigException.choose(field(name), text, allowed, Function.identity()));
     }
 
+    public Optional<Path> path(String name) {
+        return string(name).map(text -> ConfigException.path(field(name), text));
+    }
+
     /** @throws ConfigException if a field is none of these settings */
     public void requireKnown(Collection<Setting> settings) {
         Set<String> known = Setting.names(settings);
@@ -218,6 +223,13 @@ public final class JsonFields {
                 case "false", "False" -> false;
                 default -> throw wrongType(name, value, "true or false");
             };
+        });
+    }
+
+    /** @throws ConfigException if the field is there and is not this, giving the reason */
+    public void requireOnly(String name, boolean only, String why) {
+        bool(name).filter(value -> value != only).ifPresent(value -> {
+            throw new ConfigException(field(name), "is " + value + ", must be " + only + ": " + why);
         });
     }
 

@@ -3,6 +3,7 @@ package baton.kv;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.nio.file.Path;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.node.ObjectNode;
@@ -26,6 +27,17 @@ class JsonFieldsTest {
         assertThat(fields.string("nothing")).isEmpty();
         assertThat(fields.string("absent")).isEmpty();
         assertThat(fields.names()).contains("nothing", "s");
+    }
+
+    @Test
+    void aTextThatIsNoPathIsAnErrorOfItsField() {
+        JsonFields fields = JsonFields.parse("p", "{\"good\": \"/a/b\", \"bad\": \"/a\\u0000b\"}");
+
+        assertThat(fields.path("good")).contains(Path.of("/a/b"));
+        assertThat(fields.path("absent")).isEmpty();
+        assertThatThrownBy(() -> fields.path("bad"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("bad: is not a path: ");
     }
 
     @Test

@@ -156,7 +156,7 @@ public final class PeerAccess {
                 .map(hosts -> AllowedPeers.of(extra.field(ALLOWED_PEERS), hosts, ticker))
                 .orElseGet(() -> AllowedPeers.byDefault(ownField, ownHost, InetAddress::getAllByName, ticker));
         Optional<PeerSecret> secret =
-                extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file)));
+                extra.path(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), file));
         return new PeerAccess(
                 named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named, ticker)),
                 secret,

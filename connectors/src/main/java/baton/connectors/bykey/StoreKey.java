@@ -8,7 +8,6 @@ import baton.messages.PeerSecret;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.sealed.SealedStore;
-import java.nio.file.Path;
 import java.util.Optional;
 import java.util.function.Function;
 
@@ -26,7 +25,7 @@ public final class StoreKey {
 
     /** @throws ConfigException if the file has no secret */
     public static Optional<PeerSecret> of(JsonFields extra) {
-        return extra.string(FILE).map(file -> PeerSecret.read(extra.field(FILE), Path.of(file)));
+        return extra.path(FILE).map(file -> PeerSecret.read(extra.field(FILE), file));
     }
 
     /**

@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Setting;
 import java.io.File;
+import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
@@ -195,6 +196,10 @@ final class LmCacheConfig {
 
     Optional<String> string(String key) {
         return fields(key).flatMap(fields -> fields.string(field(key)));
+    }
+
+    Optional<Path> path(String key) {
+        return fields(key).flatMap(fields -> fields.path(field(key)));
     }
 
     Optional<Integer> integerAtLeast(String key, int min) {

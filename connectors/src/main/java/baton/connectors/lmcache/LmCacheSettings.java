@@ -171,7 +171,7 @@ record LmCacheSettings(
                         !config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), 0, 1, COPY_TIMEOUT),
                 Duration.ofNanos((long) (config.number(LOOKUP, 1, 3_600_000) * 1e6)),
                 config.string(MODEL).map(name -> model(config.field(MODEL), name)),
-                config.string(StoreKey.FILE).map(file -> PeerSecret.read(config.field(StoreKey.FILE), Path.of(file))),
+                config.path(StoreKey.FILE).map(file -> PeerSecret.read(config.field(StoreKey.FILE), file)),
                 pd);
     }
 
@@ -230,8 +230,8 @@ record LmCacheSettings(
         String field = config.field(REMOTE);
         int colon = url.indexOf("://");
         String scheme = colon < 0 ? "" : url.substring(0, colon);
-        Optional<Path> certificates = config.string(CA_CERTIFICATES).map(Path::of);
-        Optional<Path> token = config.string(TOKEN_FILE).map(Path::of);
+        Optional<Path> certificates = config.path(CA_CERTIFICATES);
+        Optional<Path> token = config.path(TOKEN_FILE);
         try {
             RemoteLimits limits = RemoteLimits.DEFAULT.withCaCertificates(certificates);
             return switch (scheme) {

@@ -165,21 +165,11 @@ record MooncakeStoreSettings(
 
     /** Settings with only one valid value here. */
     private static void requireHonoured(JsonFields extra) {
-        if (!extra.bool(LOAD_ASYNC).orElseThrow()) {
-            throw new ConfigException(
-                    extra.field(LOAD_ASYNC), "is false, must be true: blocks are loaded beside the engine's steps");
-        }
+        extra.requireOnly(LOAD_ASYNC, true, "blocks are loaded beside the engine's steps");
         // Look-ups never block the scheduler, which is allowed in both cases.
         extra.bool(LOOKUP_ASYNC);
-        if (extra.bool(CROSS_LAYERS).orElseThrow()) {
-            throw new ConfigException(
-                    extra.field(CROSS_LAYERS),
-                    "is true, must be false: the names of vLLM's objects do not tell that layout");
-        }
-        if (extra.bool(GROUPS).orElseThrow()) {
-            throw new ConfigException(
-                    extra.field(GROUPS), "is true, must be false: Mooncake's C library has no groups of objects");
-        }
+        extra.requireOnly(CROSS_LAYERS, false, "the names of vLLM's objects do not tell that layout");
+        extra.requireOnly(GROUPS, false, "Mooncake's C library has no groups of objects");
         extra.value(MEMORY_POOL).filter(pool -> !pool.asString("").isEmpty()).ifPresent(pool -> {
             throw new ConfigException(
                     extra.field(MEMORY_POOL), "is " + pool + ", must be absent: it is about memory of GPUs");
@@ -259,7 +249,7 @@ record MooncakeStoreSettings(
                 mooncake.protocol(),
                 mooncake.deviceName(),
                 preferred.map(List::of).orElse(List.of()));
-        return switch (StoreLibrary.find(extra.field(LIBRARY), extra.string(LIBRARY), environment)) {
+        return switch (StoreLibrary.find(extra.path(LIBRARY), environment)) {
             case StoreLibrary.Found found -> new StoreAccess.Library(found, setup);
             case StoreLibrary.Absent absent -> throw new ConfigException(extra.field(LIBRARY), absent.reason());
         };

@@ -114,11 +114,7 @@ record OffloadingSettings(
         }
         Eviction eviction =
                 Eviction.parse(extra.field(EVICTION), extra.string(EVICTION).orElseThrow());
-        if (extra.bool(SELF_DESCRIBING).orElseThrow()) {
-            throw new ConfigException(
-                    extra.field(SELF_DESCRIBING),
-                    "is true, must be false: events of offloaded blocks carry their hashes only");
-        }
+        extra.requireOnly(SELF_DESCRIBING, false, "events of offloaded blocks carry their hashes only");
         long withinStep = extra.integer(WITHIN_STEP).orElseThrow();
         Require.atLeast(extra.field(WITHIN_STEP), withinStep, 0);
         // Any number is vLLM's, which has no thread for 0 and less.

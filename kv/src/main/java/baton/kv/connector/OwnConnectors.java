@@ -10,7 +10,6 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Optional;
@@ -51,12 +50,7 @@ final class OwnConnectors {
     }
 
     private static Path jar(String path) {
-        Path jar;
-        try {
-            jar = Path.of(path).toAbsolutePath();
-        } catch (InvalidPathException e) {
-            throw new ConfigException(MODULE_PATH, "is " + path + ", which is not a path: " + e.getMessage(), e);
-        }
+        Path jar = ConfigException.path(MODULE_PATH, path).toAbsolutePath();
         if (!Files.isRegularFile(jar) || !Files.isReadable(jar)) {
             throw new ConfigException(MODULE_PATH, "is " + path + ", which is not a file that can be read");
         }

@@ -1,6 +1,6 @@
 package baton.router.policy;
 
-import baton.kv.ConfigException;
+import baton.kv.Require;
 import java.nio.file.Path;
 import java.util.Optional;
 
@@ -20,10 +20,8 @@ public record KvEventSettings(boolean follow, boolean tokenize, int mostBlocks, 
 
     private static final int LEAST_BLOCKS = 1 << 10;
 
-    /** @throws ConfigException if the number of blocks is too small */
+    /** @throws baton.kv.ConfigException if the number of blocks is too small */
     public KvEventSettings {
-        if (mostBlocks < LEAST_BLOCKS) {
-            throw ConfigException.unsupported("kv events blocks", mostBlocks, "at least " + LEAST_BLOCKS);
-        }
+        Require.atLeast("kv events blocks", mostBlocks, LEAST_BLOCKS);
     }
 }

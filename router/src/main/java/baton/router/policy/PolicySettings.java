@@ -2,6 +2,7 @@ package baton.router.policy;
 
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
+import baton.kv.Require;
 import baton.router.cache.HeldBlocks;
 import baton.router.flow.HandoffFlow;
 import baton.router.upstream.Instances;
@@ -45,9 +46,7 @@ public record PolicySettings(
     public PolicySettings {
         InstanceChooser.requireName("policy", prefill);
         InstanceChooser.requireName("decode policy", decode);
-        if (recorded < 1 || recorded > MOST_RECORDED) {
-            throw ConfigException.unsupported("prefix chunks", recorded, "1 to " + MOST_RECORDED);
-        }
+        Require.between("prefix chunks", recorded, 1, MOST_RECORDED);
         if (slowStart.isNegative() || slowStart.compareTo(MOST_SLOW_START) > 0) {
             throw ConfigException.unsupported("slow start", slowStart, "0 to 1 hour");
         }

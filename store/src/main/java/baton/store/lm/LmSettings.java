@@ -56,10 +56,7 @@ public record LmSettings(String url, boolean sharedMemory, Optional<Path> tokenF
                         () -> new ConfigException(fields.field(URL), "is required: lm://host:port or lms://host:port"));
         uri(fields.field(URL), url);
         return new LmSettings(
-                url,
-                fields.bool(SHARED_MEMORY).orElseThrow(),
-                RemoteLimits.path(fields, TOKEN_FILE),
-                RemoteLimits.of(fields));
+                url, fields.bool(SHARED_MEMORY).orElseThrow(), fields.path(TOKEN_FILE), RemoteLimits.of(fields));
     }
 
     private static URI uri(String field, String url) {

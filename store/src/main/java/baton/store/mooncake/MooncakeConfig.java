@@ -66,7 +66,7 @@ public record MooncakeConfig(
      * @throws ConfigException if it cannot be read, or a field cannot be used
      */
     public static MooncakeConfig read(String field, String file) {
-        Path path = Path.of(file);
+        Path path = ConfigException.path(field, file);
         try {
             if (Files.size(path) > MOST_FILE_BYTES) {
                 throw new ConfigException(field, "is " + file + ", which is larger than " + MOST_FILE_BYTES + " bytes");

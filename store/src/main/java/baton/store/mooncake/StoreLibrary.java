@@ -4,7 +4,6 @@ import baton.kv.ConfigException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.SymbolLookup;
 import java.nio.file.Files;
-import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.NoSuchElementException;
@@ -43,23 +42,13 @@ public sealed interface StoreLibrary {
     }
 
     /**
-     * As {@link #find(Optional, Map)}.
+     * Looks at the setting, else at {@value #VARIABLE}, else lets the system's loader look for {@value #FILE}.
      *
-     * @param field names the setting in errors
-     * @throws ConfigException if the setting is no path
+     * @throws ConfigException if the variable's value is no path
      */
-    static StoreLibrary find(String field, Optional<String> setting, Map<String, String> environment) {
-        try {
-            return find(setting.map(Path::of), environment);
-        } catch (InvalidPathException e) {
-            throw new ConfigException(field, "is no path: " + e.getMessage(), e);
-        }
-    }
-
-    /** Looks at the setting, else at {@value #VARIABLE}, else lets the system's loader look for {@value #FILE}. */
     static StoreLibrary find(Optional<Path> setting, Map<String, String> environment) {
-        Optional<Path> named =
-                setting.or(() -> Optional.ofNullable(environment.get(VARIABLE)).map(Path::of));
+        Optional<Path> named = setting.or(
+                () -> Optional.ofNullable(environment.get(VARIABLE)).map(file -> ConfigException.path(VARIABLE, file)));
         if (named.isPresent() && !Files.isRegularFile(named.get())) {
             return new Absent(named.get() + " is no file");
         }

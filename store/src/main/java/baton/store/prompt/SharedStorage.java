@@ -9,7 +9,6 @@ import java.lang.foreign.MemorySegment;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.file.FileSystemException;
 import java.nio.file.Files;
-import java.nio.file.InvalidPathException;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
@@ -92,12 +91,7 @@ public final class SharedStorage {
         if (text.isBlank()) {
             throw new ConfigException(field, "must not be empty");
         }
-        Path root;
-        try {
-            root = Path.of(text);
-        } catch (InvalidPathException e) {
-            throw new ConfigException(field, "is not a path: " + e.getMessage(), e);
-        }
+        Path root = ConfigException.path(field, text);
         if (Files.exists(root) && !Files.isDirectory(root)) {
             throw new ConfigException(field, "is " + root + ", which is not a directory");
         }

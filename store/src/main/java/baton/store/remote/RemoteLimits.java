@@ -6,7 +6,6 @@ import baton.kv.JsonFields;
 import baton.kv.Require;
 import baton.kv.Setting;
 import java.nio.file.Files;
-import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -60,7 +59,7 @@ public record RemoteLimits(
         Duration connectTimeout = fields.seconds(CONNECT_TIMEOUT, Double.MIN_VALUE, LONGEST_CONNECT)
                 .orElseThrow();
         long maxBytes = fields.integer(MAX_BYTES).orElseThrow();
-        Optional<Path> certificates = path(fields, CA_CERTIFICATES);
+        Optional<Path> certificates = fields.path(CA_CERTIFICATES);
         check(fields.field(""), connections, connectTimeout, maxBytes, certificates);
         return new RemoteLimits(connections, connectTimeout, maxBytes, certificates);
     }
@@ -75,17 +74,6 @@ public record RemoteLimits(
         certificates.ifPresent(file -> {
             if (!Files.isReadable(file)) {
                 throw new ConfigException(path + CA_CERTIFICATES, "is " + file + ", which cannot be read");
-            }
-        });
-    }
-
-    /** @throws ConfigException if the field is no path */
-    public static Optional<Path> path(JsonFields fields, String name) {
-        return fields.string(name).map(path -> {
-            try {
-                return Path.of(path);
-            } catch (InvalidPathException e) {
-                throw new ConfigException(fields.field(name), "is not a path: " + e.getMessage(), e);
             }
         });
     }

@@ -74,7 +74,7 @@ public final class MooncakeSelection {
                 extra.field(METADATA_SERVER), extra.string(METADATA_SERVER).orElseThrow());
         String protocol = extra.choice(PROTOCOL, "tcp", "rdma").orElseThrow();
         Optional<String> device = extra.string(DEVICE_NAME).filter(name -> !name.isEmpty());
-        Optional<Path> library = extra.string(LIBRARY).map(Path::of);
+        Optional<Path> library = extra.path(LIBRARY);
         boolean rdma = protocol.equals("rdma");
         if (!rdma && device.isPresent()) {
             throw new ConfigException(extra.field(DEVICE_NAME), "is of protocol rdma, but the protocol is tcp");

@@ -109,7 +109,7 @@ public final class TransferAgents {
             throws TransferException {
         EmbeddedAgent.Settings own =
                 transport(extra).map(embedded::withTransport).orElse(embedded);
-        Optional<Path> library = extra.string(NIXL_LIBRARY).map(Path::of);
+        Optional<Path> library = extra.path(NIXL_LIBRARY);
         NixlAgent.Settings nixl = nixl(extra);
         return switch (kind(extra)) {
             case EMBEDDED -> EmbeddedAgent.open(prefix, own);
