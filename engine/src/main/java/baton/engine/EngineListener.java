@@ -5,6 +5,7 @@ import baton.kv.KvEvent;
 import baton.kv.connector.Measurement;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 
 /** Observes an engine, for metrics. Called on the engine's thread; must not block. */
 public interface EngineListener {
@@ -49,7 +50,13 @@ public interface EngineListener {
 
     /** Passes each event to this listener, then to the other. */
     default EngineListener and(EngineListener other) {
-        return new BothListeners(this, other);
+        List<EngineListener> both = List.of(this, other);
+        return new ForwardingListener() {
+            @Override
+            protected void pass(Consumer<EngineListener> event) {
+                both.forEach(event);
+            }
+        };
     }
 
     /**
