@@ -2,6 +2,7 @@ package baton.kv;
 
 import java.nio.ByteBuffer;
 import java.util.Arrays;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
@@ -9,22 +10,20 @@ import java.util.zip.CRC32C;
 /** Kinds of digests by which a reader detects that the bytes of a block are not those of its owner. */
 public enum KvDigest {
     /** No digest: a reader detects a block that was reused, but no damage. */
-    NONE("none", 0),
-    CRC32C("crc32c", Integer.BYTES),
+    NONE(0),
+    CRC32C(Integer.BYTES),
     /** {@link Sum61}, which the threads of a device can compute. */
-    SUM61("sum61", Long.BYTES);
+    SUM61(Long.BYTES);
 
-    private final String label;
     private final int bytes;
 
-    KvDigest(String label, int bytes) {
-        this.label = label;
+    KvDigest(int bytes) {
         this.bytes = bytes;
     }
 
     /** Its name in settings and messages. */
     public String label() {
-        return label;
+        return name().toLowerCase(Locale.ROOT);
     }
 
     /** Bytes of a digest. */
@@ -34,7 +33,9 @@ public enum KvDigest {
 
     /** @return empty if no kind has the label */
     public static Optional<KvDigest> find(String label) {
-        return Arrays.stream(values()).filter(kind -> kind.label.equals(label)).findFirst();
+        return Arrays.stream(values())
+                .filter(kind -> kind.label().equals(label))
+                .findFirst();
     }
 
     /** All labels, for errors. */
