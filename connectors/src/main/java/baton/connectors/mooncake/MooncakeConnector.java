@@ -18,10 +18,15 @@ import baton.messages.PeerAccess;
 import baton.messages.mooncake.MooncakeExchange;
 import baton.messages.mooncake.SystemExchange;
 import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import baton.transfer.mooncake.MooncakeAgent;
+import baton.transfer.mooncake.MooncakeAgentSettings;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The decode instance asks the prefill instance to write a prompt's blocks into its memory, and the prefill instance does so as soon as
@@ -29,6 +34,7 @@ import java.util.Set;
  * registry tells decode instances where the prefill instance's ranks are.
  */
 public final class MooncakeConnector implements KvConnector {
+    private static final Logger log = LoggerFactory.getLogger(MooncakeConnector.class);
     private static final String LOOPBACK = "127.0.0.1";
 
     private final ConnectorRuntime runtime;
@@ -56,7 +62,7 @@ public final class MooncakeConnector implements KvConnector {
 
     /** With another runtime's memory and threads. */
     public MooncakeConnector(ConnectorRuntime runtime) {
-        this(runtime, MooncakeAgents::open, access -> new SystemExchange(access, runtime.background()));
+        this(runtime, MooncakeConnector::tcp, access -> new SystemExchange(access, runtime.background()));
     }
 
     /** With the transfer agents and threads of another runtime, and messages of another kind, as in a simulation. */
@@ -71,6 +77,24 @@ public final class MooncakeConnector implements KvConnector {
         this.runtime = runtime;
         this.agents = agents;
         this.exchanges = exchanges;
+    }
+
+    /** Mooncake's transfer engine, as the settings ask for it. */
+    static TransferAgent tcp(KvTransferConfig config, MooncakeSettings settings) {
+        config.extra()
+                .withDefaults(MooncakeSettings.SETTINGS)
+                .string(MooncakeSettings.PROTOCOL)
+                .filter(protocol -> !protocol.equals("tcp"))
+                .ifPresent(protocol -> log.info(
+                        "The Mooncake Transfer Engine is using tcp as its protocol, not {}: transfers over RDMA need Mooncake's library, which is not in use ({}=tcp says the same)",
+                        protocol,
+                        MooncakeSettings.PROTOCOL));
+        try {
+            return MooncakeAgent.open(
+                    MooncakeAgentSettings.at(settings.host()).withAccess(Optional.of(settings.access())));
+        } catch (TransferException e) {
+            throw new ConfigException("kv_ip", "no transfer agent: " + e.getMessage(), e);
+        }
     }
 
     @Override

@@ -96,7 +96,7 @@ class MooncakeConnectorTest {
                 new DelegatingRuntime() {
                     @Override
                     public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
-                        return MooncakeAgents.open(config, MooncakeSettings.of(config, Map.of()));
+                        return MooncakeConnector.tcp(config, MooncakeSettings.of(config, Map.of()));
                     }
                 },
                 access -> new Altered(
@@ -310,7 +310,7 @@ class MooncakeConnectorTest {
         KvLayout layout = engine.cache().layout();
         ConnectorContext context =
                 new ConnectorContext(config, new ModelFingerprint("fake", "m"), layout, Ticker.system());
-        try (TransferAgent agent = MooncakeAgents.open(config, settings)) {
+        try (TransferAgent agent = MooncakeConnector.tcp(config, settings)) {
             PromptSender sender = new PromptSender(new LocalRank(
                     context,
                     settings,
