@@ -333,7 +333,8 @@ final class ResponseStream {
         int cached = Math.min(
                 prompt, choice.finished.map(end -> end.usage().cachedTokens()).orElse(0));
         int transferred = Math.min(
-                cached, choice.finished.map(end -> end.usage().transferredTokens()).orElse(0));
+                cached,
+                choice.finished.map(end -> end.usage().transferredTokens()).orElse(0));
         return new Usage(prompt, cached, transferred, choice.tokens);
     }
 
