@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -49,7 +50,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 @Tag("thorough")
 class ContinuedProcessesTest {
-    private static final int FAULTS = Integer.getInteger("tests.continued", 12);
+    private static final int FAULTS = Integer.getInteger("tests.continued", 8);
     private static final int LENGTH = Integer.getInteger("tests.continued.prompt", 0);
     private static final long SEED = Long.getLong("tests.seed", 7);
     private static final Duration WITHIN = Duration.ofSeconds(Long.getLong("tests.continued.seconds", 3600));
@@ -132,6 +133,8 @@ class ContinuedProcessesTest {
     @BeforeAll
     static void start() throws Exception {
         Instance alone = INSTANCES.serve("alone", MODEL, MEMORY, "--dtype", "float32");
+        List<ObjectNode> bodies = new ArrayList<>();
+        List<CompletableFuture<HttpResponse<String>>> undisturbed = new ArrayList<>();
         for (int i = 0; i < 12; i++) {
             ObjectNode body = Instances.greedy(Ledgers.prompt(LENGTH > 0 ? LENGTH : 300 + 130 * i, i), MAX_TOKENS)
                     .put("stream", true)
@@ -148,10 +151,13 @@ class ContinuedProcessesTest {
                 default ->
                     body.put("stream", false).put("repetition_penalty", 1.2).remove("stream_options");
             }
-            HttpResponse<String> answer =
-                    alone.postAndGoOn("/v1/completions", body).get(LATEST.toSeconds(), TimeUnit.SECONDS);
+            bodies.add(body);
+            undisturbed.add(alone.postAndGoOn("/v1/completions", body));
+        }
+        for (int i = 0; i < bodies.size(); i++) {
+            HttpResponse<String> answer = undisturbed.get(i).get(LATEST.toSeconds(), TimeUnit.SECONDS);
             assertThat(answer.statusCode()).as(answer.body()).isEqualTo(200);
-            ASKED.add(new Asked(body, comparable(answer.body())));
+            ASKED.add(new Asked(bodies.get(i), comparable(answer.body())));
         }
         alone.kill();
         for (int i = 0; i < 2; i++) {
