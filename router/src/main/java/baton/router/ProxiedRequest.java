@@ -81,6 +81,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     /** The last attempt. */
     private @Nullable HandoffAttempt attempt;
 
+    /** Whether the prefill leg for the present decode instance went to another instance after a failure. */
     private boolean prefillRetried;
     private boolean ended;
     /** If its prompts are served by themselves. */
@@ -321,6 +322,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     void begin(String legId, HandoffAttempt.Course course, Target decode) {
+        prefillRetried = false;
         begin(new HandoffAttempt(this, legId, course, decode, decode.instance().begin()));
     }
 
@@ -368,7 +370,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         Instance decode = failed.decode().instance();
         Optional<Target> other = prefillRetried
                 ? Optional.empty()
-                : routing.policy().otherPrefill(asked, legs.prefills(), decode).map(this::chosen);
+                : routing.policy()
+                        .otherPrefill(asked, List.of(failure.instance()), decode)
+                        .map(this::chosen);
         if (other.isPresent()) {
             prefillRetried = true;
             retry(failure, failed.withPrefill(other.get()), other.get().instance());
@@ -474,6 +478,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             return;
         }
         Instance instance = other.get().instance();
+        prefillRetried = false;
         retry(failure, failed.withDecode(other.get(), instance.begin(), failure), instance);
     }
 
@@ -652,10 +657,5 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     @Override
     public Vertx vertx() {
         return upstream.vertx();
-    }
-
-    /** A prefill leg of the next attempt may be sent to another instance if it fails. */
-    void mayRetryPrefill() {
-        prefillRetried = false;
     }
 }

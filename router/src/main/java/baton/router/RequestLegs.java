@@ -9,7 +9,6 @@ import baton.router.upstream.UpstreamFailure;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerRequest;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
@@ -33,7 +32,7 @@ final class RequestLegs {
     private final HttpServerRequest request;
     private final MultiMap headers;
     private final RequestReport report;
-    private final List<Instance> prefills = new ArrayList<>(2);
+    private Optional<Instance> prefilledAt = Optional.empty();
     /** By instance its incarnation. */
     private final Map<Instance, Long> decodes = new HashMap<>(4);
 
@@ -53,9 +52,9 @@ final class RequestLegs {
         this.report = report;
     }
 
-    /** Instances that got a prefill leg. */
-    List<Instance> prefills() {
-        return prefills;
+    /** The last prefill instance that got a leg. */
+    Optional<Instance> prefilledAt() {
+        return prefilledAt;
     }
 
     /** Instances that are not to get another decode leg: those that got one, unless they were started anew since. */
@@ -71,9 +70,8 @@ final class RequestLegs {
         decodes.put(decode, decode.incarnation());
     }
 
-    /** Forgets which instances got legs: all of them may get one again. */
+    /** Forgets which instances got decode legs: all of them may get one again. */
     void forget() {
-        prefills.clear();
         decodes.clear();
     }
 
@@ -94,12 +92,11 @@ final class RequestLegs {
             Consumer<Question.Answer> answered,
             Consumer<UpstreamFailure> failed) {
         Instance instance = to.instance();
-        if (!prefills.contains(instance)) {
-            prefills.add(instance);
-        }
         MultiMap own = headers(id, report.prefillSent(instance, to.why()));
         if (instance.role() == Instance.Role.DECODE) {
             own.set(Headers.MOVE, "1");
+        } else {
+            prefilledAt = Optional.of(instance);
         }
         if (share < 1) {
             own.set(Headers.PROMPT_SHARE, String.format(Locale.ROOT, "%.6f", share));

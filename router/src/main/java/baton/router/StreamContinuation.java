@@ -65,8 +65,6 @@ final class StreamContinuation {
     private StreamPosition position = new TokenComments();
     private @Nullable Pause pause;
     private int pauses;
-    /** The last prefill instance of the stream; empty if the decode instance computed the prompt. */
-    private Optional<Instance> prefilledAt = Optional.empty();
     /** The decode instance that the stream leaves, if that can hand over what it has computed. */
     private Optional<Instance> left = Optional.empty();
     /** The instance that counts the stream as one that moves. */
@@ -160,10 +158,6 @@ final class StreamContinuation {
             current = new Pause(failure.kind(), request.report().now());
             pause = current;
             pauses++;
-            request.legs().prefills().stream()
-                    .filter(each -> each.role() == Instance.Role.PREFILL)
-                    .reduce((_, last) -> last)
-                    .ifPresent(last -> prefilledAt = Optional.of(last));
             left = Optional.of(failure.instance())
                     .filter(each ->
                             failure.kind().isMove() && each.connectorAddress().isPresent());
@@ -197,8 +191,9 @@ final class StreamContinuation {
     }
 
     private void choose(UpstreamFailure failure) {
-        Optional<Instance> prefill =
-                left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> hasOneChoice());
+        Optional<Instance> prefill = left.or(
+                        () -> request.legs().prefilledAt().filter(StreamContinuation::isUsable))
+                .filter(_ -> hasOneChoice());
         List<Instance> tried = without(request.legs().decodes());
         Optional<Target> decode = next.flatMap(
                         to -> policy.otherDecode(request.asked(), decodes(each -> each != to), prefill))
@@ -251,7 +246,6 @@ final class StreamContinuation {
                 decode.instance(),
                 decode.why() + "; continues the stream after " + position.tokens() + " tokens" + position.difference());
         request.metrics().count(RouterMetric.RETRIES, Instance.Role.DECODE);
-        request.mayRetryPrefill();
         String id = request.id() + "." + pauses;
         request.held()
                 .work(body.length() + 8 * position.tokens(), () -> position.continued(body))
@@ -277,13 +271,12 @@ final class StreamContinuation {
             left = Optional.empty();
             return Optional.of(source);
         }
-        if (prefilledAt.isEmpty()) {
-            return Optional.empty();
-        }
-        Instance last = prefilledAt.get();
-        return isUsable(last) && request.flow().pairs(last, decode)
-                ? Optional.of(new Target(last, "it has computed the prompt"))
-                : policy.otherPrefill(request.asked(), List.of(last), decode).map(request::chosen);
+        return request.legs()
+                .prefilledAt()
+                .flatMap(last -> isUsable(last) && request.flow().pairs(last, decode)
+                        ? Optional.of(new Target(last, "it has computed the prompt"))
+                        : policy.otherPrefill(request.asked(), List.of(last), decode)
+                                .map(request::chosen));
     }
 
     /** An event of another instance is there; returns whether it is the first one. */

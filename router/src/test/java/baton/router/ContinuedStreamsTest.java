@@ -485,6 +485,32 @@ class ContinuedStreamsTest {
         assertThat(decode.received).hasSize(2);
     }
 
+    @Test
+    void aWholeAnswerGetsAnotherPrefillInstanceForEachDecodeInstance() throws Exception {
+        FakeInstance second = fixture.instance();
+        BiConsumer<Received, HttpServerResponse> computes =
+                FakeInstance.json(200, "{\"kv_transfer_params\":{\"remote_engine_id\":\"p\"}}");
+        BiConsumer<Received, HttpServerResponse> breaksOff = (_, response) -> response.reset();
+        prefill.behaviour = (received, response) ->
+                (prefill.received.size() == 1 ? breaksOff : computes).accept(received, response);
+        second.behaviour = (received, response) ->
+                (second.received.size() == 1 ? computes : breaksOff).accept(received, response);
+        decode.behaviour = breaksOff;
+        other.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill, second)),
+                RouterFixture.uris(List.of(decode, other)),
+                "kv_transfer_params",
+                Optional.empty(),
+                RouterFixture.LIMITS));
+
+        assertThat(fixture.post(router, "{\"prompt\":\"hello\"}").body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(prefill.received).hasSize(2);
+        assertThat(second.received).hasSizeGreaterThan(1);
+    }
+
     private double decodesUp(Router router) {
         return fixture.metric(router, "baton:router_instances_up{role=\"decode\"}");
     }
