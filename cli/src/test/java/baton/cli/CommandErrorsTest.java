@@ -284,7 +284,7 @@ class CommandErrorsTest {
                             "--decode",
                             "http://127.0.0.1:2"),
                     2,
-                    List.of("register ttl", "1 ms to 1 day"));
+                    List.of("register ttl", "1 ms to 86400 s"));
         }
         assertRefused(
                 refusal(
