@@ -7,6 +7,7 @@ import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
 import baton.testkit.Await;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -15,16 +16,22 @@ import java.util.List;
 import java.util.Map;
 import java.util.Queue;
 import java.util.Random;
+import java.util.TreeMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import tools.jackson.databind.JsonNode;
 
@@ -32,23 +39,28 @@ import tools.jackson.databind.JsonNode;
  * Instances that change their role under load, and one that leaves its prefix cache to the others. {@code -Dtests.roles_seconds} is how long roles change.
  */
 @Tag("thorough")
+@TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 class RolesTest {
     private static final String KEY = "an-admin-key";
     private static final int TOKENS = 8;
     private static final int PROMPT = 320;
 
-    /** Of load before changes of roles, at least with them, and after them. */
+    /** Of changes of roles, at least. */
     private static final long SECONDS = Long.getLong("tests.roles_seconds", 6);
+
+    private static final long SECONDS_BETWEEN = Math.min(10, SECONDS / 6);
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    private static List<Instance> fleet(String name, int size) throws Exception {
-        List<Instance> fleet = new ArrayList<>();
-        for (int i = 0; i < size; i++) {
-            fleet.add(INSTANCES.serveBlocks(name + i, "NixlConnector", "kv_both", "--served-model-name", "m"));
+    /** Of all tests, each with a router of its own. */
+    private static final List<Instance> FLEET = new ArrayList<>();
+
+    @BeforeAll
+    static void start() throws IOException {
+        for (int i = 0; i < 4; i++) {
+            FLEET.add(INSTANCES.serveBlocks("instance" + i, "NixlConnector", "kv_both", "--served-model-name", "m"));
         }
-        return fleet;
     }
 
     private static Instance router(String name, String policy, List<Instance> prefills, List<Instance> decodes)
@@ -105,10 +117,12 @@ class RolesTest {
         return (double) cached / all;
     }
 
+    /** The first, as prompts of other tests would be hotter than its own. */
+    @Order(1)
     @Test
     void theCacheOfAnInstanceThatLeavesStays() throws Exception {
-        List<Instance> prefills = fleet("leaving-prefill", 3);
-        Instance router = router("leaving-router", "prefix", prefills, fleet("leaving-decode", 1));
+        List<Instance> prefills = FLEET.subList(0, 3);
+        Instance router = router("leaving-router", "prefix", prefills, FLEET.subList(3, 4));
         List<int[]> lost = prompts(15, 1);
         List<int[]> kept = prompts(15, 2);
         hitRate(router, prefills, lost);
@@ -141,35 +155,33 @@ class RolesTest {
 
     @Test
     void rolesChangeUnderLoadWithoutAWrongAnswer() throws Exception {
-        List<Instance> all = fleet("switching", 4);
-        Instance router = router("switching-router", "round_robin", all.subList(0, 2), all.subList(2, 4));
-        List<Long> changes = new ArrayList<>();
-        try (Load load = new Load(router, all.getFirst())) {
+        Instance router = router("switching-router", "round_robin", FLEET.subList(0, 2), FLEET.subList(2, 4));
+        List<Change> changes = new ArrayList<>();
+        try (Load load = new Load(router, FLEET.getFirst())) {
             // The JIT compilers take more time than the instances at first.
-            load.goOnFor(SECONDS);
+            load.goOnFor(6 * SECONDS_BETWEEN);
             List<Gap> _ = load.takeGaps();
             long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS);
             do {
-                // 2P2D, 1P3D, 3P1D, 2P2D.
-                changes.add(change(router, all.get(1), "decode", load));
-                load.goOnFor(SECONDS / 6);
-                changes.add(change(router, all.get(1), "prefill", load));
-                changes.add(change(router, all.get(2), "prefill", load));
-                load.goOnFor(SECONDS / 6);
-                changes.add(change(router, all.get(2), "decode", load));
+                changes.add(change(router, FLEET.get(1), "decode", "1P3D", load));
+                load.goOnFor(SECONDS_BETWEEN);
+                changes.add(change(router, FLEET.get(1), "prefill", "2P2D", load));
+                load.goOnFor(SECONDS_BETWEEN);
+                changes.add(change(router, FLEET.get(2), "prefill", "3P1D", load));
+                load.goOnFor(SECONDS_BETWEEN);
+                changes.add(change(router, FLEET.get(2), "decode", "2P2D", load));
+                load.goOnFor(SECONDS_BETWEEN);
             } while (System.nanoTime() < end);
-            Map<Boolean, List<Gap>> changing = load.takeGaps().stream()
-                    .collect(Collectors.partitioningBy(gap -> changes.stream()
-                            .anyMatch(change -> gap.at - change > 0 && gap.at - change < TimeUnit.SECONDS.toNanos(1))));
-            load.goOnFor(SECONDS);
+            Map<String, List<Gap>> gaps = load.takeGaps().stream()
+                    .collect(Collectors.groupingBy(gap -> phase(gap, changes), TreeMap::new, Collectors.toList()));
             System.out.printf(
-                    "%d requests at %d a second, %d changes of roles; time between tokens: %s within a second of a change, %s between changes, %s after them%n",
+                    "%d requests at %d a second, %d changes of roles; time between tokens: %s%n",
                     load.asked(),
                     Load.RATE,
                     changes.size(),
-                    words(changing.getOrDefault(true, List.of())),
-                    words(changing.getOrDefault(false, List.of())),
-                    words(load.takeGaps()));
+                    gaps.entrySet().stream()
+                            .map(each -> each.getKey() + ": " + words(each.getValue()))
+                            .collect(Collectors.joining("; ")));
         }
         assertThat(router.metric("baton:router_role_changes_total", "proven")).isEqualTo(changes.size());
         // Streams of a former decode instance go to another one.
@@ -181,11 +193,10 @@ class RolesTest {
     /** All gaps between tokens miss their goal and no first token does, so the controller wants one more decode instance. */
     @Test
     void theControllerChangesARoleUnderLoad() throws Exception {
-        List<Instance> all = fleet("controlled", 4);
         Instance router = INSTANCES.route(
                 "controlling-router",
-                all.subList(0, 2),
-                all.subList(2, 4),
+                FLEET.subList(0, 2),
+                FLEET.subList(2, 4),
                 "--flow",
                 "kv_transfer_params",
                 "--role-controller",
@@ -194,7 +205,7 @@ class RolesTest {
                 "60000",
                 "--itl-goal",
                 "0.001");
-        try (Load load = new Load(router, all.getFirst())) {
+        try (Load load = new Load(router, FLEET.getFirst())) {
             Await.until(Instances.DEADLINE, () -> "no role has changed", () -> {
                 load.check();
                 return router.metric("baton:router_role_changes_total", "proven") == 1;
@@ -224,8 +235,10 @@ class RolesTest {
 
     /** Streams at a fixed rate, each of which must have its right tokens. */
     private static final class Load implements AutoCloseable {
-        /** Requests a second. */
+        /** Requests a second, as long as there are not too many under way. */
         static final int RATE = 20;
+
+        private static final int MOST_UNDER_WAY = 40;
 
         private final Instance router;
         private final List<int[]> prompts = prompts(12, 3);
@@ -234,6 +247,7 @@ class RolesTest {
         private final Queue<Future<?>> asked = new ConcurrentLinkedQueue<>();
         private final Future<?> asking;
         private volatile Queue<Gap> gaps = new ConcurrentLinkedQueue<>();
+        private final Semaphore underWay = new Semaphore(MOST_UNDER_WAY);
         private volatile boolean over;
 
         Load(Instance router, Instance alone) throws Exception {
@@ -245,8 +259,13 @@ class RolesTest {
                 long next = System.nanoTime();
                 for (int i = 0; !over; i++) {
                     int at = i % prompts.size();
+                    underWay.acquireUninterruptibly();
                     asked.add(threads.submit(() -> {
-                        assertThat(ask(prompts.get(at))).isEqualTo(expected.get(at));
+                        try {
+                            assertThat(ask(prompts.get(at))).isEqualTo(expected.get(at));
+                        } finally {
+                            underWay.release();
+                        }
                         return null;
                     }));
                     next += TimeUnit.SECONDS.toNanos(1) / RATE;
@@ -315,8 +334,23 @@ class RolesTest {
         }
     }
 
-    /** When it began. */
-    private static long change(Instance router, Instance instance, String role, Load load) throws Exception {
+    /** @param fleet that there is after it, such as {@code 1P3D} */
+    private record Change(long at, String fleet) {}
+
+    /** The fleet of which a gap is, and whether a role had changed within a second before. */
+    private static String phase(Gap gap, List<Change> changes) {
+        return changes.reversed().stream()
+                .filter(change -> gap.at - change.at >= 0)
+                .findFirst()
+                .map(change -> change.fleet
+                        + (gap.at - change.at < TimeUnit.SECONDS.toNanos(1)
+                                ? " within a second of a change"
+                                : " later"))
+                .orElse("before");
+    }
+
+    private static Change change(Instance router, Instance instance, String role, String fleet, Load load)
+            throws Exception {
         long began = System.nanoTime();
         assertThat(admin(router, "role", role, instance).body()).contains("\"changed\":true");
         Await.until(Instances.DEADLINE, () -> instance + " does no work as " + role, () -> {
@@ -328,6 +362,6 @@ class RolesTest {
         JsonNode told = instance.get("/v1/pd_role").json();
         assertThat(told.get("role").asString()).isEqualTo(role);
         assertThat(told.at("/" + role + "/requests").asInt()).isPositive();
-        return began;
+        return new Change(began, fleet);
     }
 }
