@@ -99,6 +99,7 @@ final class NixlScheduler implements SchedulerConnector {
     private final List<Lease> leases = new ArrayList<>();
     private final Set<String> abandoned = new LinkedHashSet<>();
     private long lastHeartbeat;
+    private long lastComputed;
     private boolean workersBusy = true;
     private final Map<Rejection, Integer> rejected = new HashMap<>();
     private final List<Measurement> phases = new ArrayList<>();
@@ -118,8 +119,8 @@ final class NixlScheduler implements SchedulerConnector {
         this.incarnation =
                 Incarnation.begin(context.config().engineId(), settings.access().secret());
         this.registrations = Math.max(1, context.ticker().nanos() / 1_000_000_000);
-        this.lastHeartbeat =
-                context.ticker().nanos() - settings.heartbeatInterval().toNanos();
+        this.lastHeartbeat = context.ticker().nanos();
+        this.lastComputed = lastHeartbeat;
     }
 
     @Override
@@ -363,7 +364,6 @@ final class NixlScheduler implements SchedulerConnector {
                 });
         OptionalLong waitsSince =
                 reached.contains(source.address()) ? OptionalLong.empty() : OptionalLong.of(tracked.since);
-        tracked.since = context.ticker().nanos();
         if (tracked.refused.isEmpty()) {
             reached.loads(request.id(), source.address(), plan.blocks());
         }
@@ -394,6 +394,8 @@ final class NixlScheduler implements SchedulerConnector {
                 open(each.request(), each.blockTable(), i, opened);
             }
         }
+        lastComputed =
+                step.requests().isEmpty() ? lastComputed : context.ticker().nanos();
         List<Integer> complete = new ArrayList<>();
         List<PromptProgress> progress = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
@@ -481,15 +483,14 @@ final class NixlScheduler implements SchedulerConnector {
         long now = context.ticker().nanos();
         boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
         lastHeartbeat = all ? now : lastHeartbeat;
-        // The prompt of a push that is so late may wait for blocks that requests without blocks here keep leased.
-        boolean late = requests.values().stream()
-                .anyMatch(each -> each.loading
-                        && now - each.since >= settings.lease().toNanos()
-                        && each.source.orElseThrow().mode() == TransferMode.PUSH);
+        // Where nothing is computed, what has the blocks here may wait for blocks that waiting requests keep leased.
+        long lease = settings.lease().toNanos();
         // The first is sent at once: it tells the owner which agents want the blocks.
         List<Tracked> wanting = requests.values().stream()
                 .filter(each -> (all || !each.announced) && each.source.isPresent())
-                .filter(each -> each.loading || (!each.settled && !late))
+                .filter(each -> each.loading
+                        || (!each.settled
+                                && (!each.announced || now - each.since < lease || now - lastComputed < lease)))
                 .toList();
         wanting.forEach(each -> each.announced = true);
         return wanting.stream().map(each -> each.source.orElseThrow()).toList();
@@ -674,7 +675,7 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean hasLoaded;
         /** It has loaded, and was not scheduled since. */
         private boolean received;
-        /** When it came, began to load, or had loaded. */
+        /** When it came, or had loaded. */
         private long since;
 
         /** Peers will read this request's blocks. */

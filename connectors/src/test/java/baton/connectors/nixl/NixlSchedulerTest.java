@@ -27,6 +27,7 @@ import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerReport;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
+import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -183,22 +184,26 @@ class NixlSchedulerTest {
         }
     }
 
-    /** Without their lease the prefill instance may have the blocks for the prompt that is to be pushed. */
+    /** What has the blocks here may wait for the blocks of such leases. */
     @Test
-    void aPushThatIsLateEndsTheLeasesOfRequestsWithoutBlocks() {
+    void leasesOfRequestsWithoutBlocksEndWhereNothingIsComputed() {
+        Duration lease = NixlSettings.of(JsonFields.empty(""), Map.of()).lease();
         FakeKvRequest pushed = new FakeKvRequest("pushed", FakeKvRequest.counting(1, 8), 4)
                 .withKvTransferParams(scheduler.advertisedKvTransferParams().orElseThrow());
         scheduler.onNewRequest(pushed);
         scheduler.onAllocated(pushed, new int[] {3, 4}, 0, 8);
         scheduler.onNewRequest(reader("waiting"));
         assertThat(heartbeats()).containsExactly("pushed", "waiting");
-        ticker.advance(NixlSettings.of(JsonFields.empty(""), Map.of()).lease().minusNanos(1));
+        ticker.advance(lease.minusNanos(1));
         assertThat(heartbeats()).containsExactly("pushed", "waiting");
-        ticker.advance(NixlSettings.of(JsonFields.empty(""), Map.of()).lease());
-        assertThat(heartbeats()).containsExactly("pushed");
-        scheduler.onStepDone(new WorkerReport(Set.of(), Set.of("pushed"), Set.of(), List.of()));
-        ticker.advance(NixlSettings.of(JsonFields.empty(""), Map.of()).lease());
-        assertThat(heartbeats()).containsExactly("waiting");
+        ticker.advance(lease);
+        scheduler.onNewRequest(reader("new"));
+        assertThat(heartbeats()).containsExactly("pushed", "new");
+        ticker.advance(lease);
+        FakeKvRequest computed = request("computed", 4);
+        step(Set.of(), new ScheduledRequest(computed, new int[] {5}, 0, 4));
+        ticker.advance(lease.minusNanos(1));
+        assertThat(heartbeats()).containsExactly("pushed", "waiting", "new");
     }
 
     private List<String> heartbeats() {
