@@ -158,19 +158,12 @@ class RolesTest {
         Instance router = router("switching-router", "round_robin", FLEET.subList(0, 2), FLEET.subList(2, 4));
         List<Change> changes = new ArrayList<>();
         try (Load load = new Load(router, FLEET.getFirst())) {
-            // The JIT compilers take more time than the instances at first.
-            load.goOnFor(6 * SECONDS_BETWEEN);
+            // Caches are cold at first, and the JIT compilers take more time than the instances.
+            changeRoles(router, load, changes);
             List<Gap> _ = load.takeGaps();
             long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS);
             do {
-                changes.add(change(router, FLEET.get(1), "decode", "1P3D", load));
-                load.goOnFor(SECONDS_BETWEEN);
-                changes.add(change(router, FLEET.get(1), "prefill", "2P2D", load));
-                load.goOnFor(SECONDS_BETWEEN);
-                changes.add(change(router, FLEET.get(2), "prefill", "3P1D", load));
-                load.goOnFor(SECONDS_BETWEEN);
-                changes.add(change(router, FLEET.get(2), "decode", "2P2D", load));
-                load.goOnFor(SECONDS_BETWEEN);
+                changeRoles(router, load, changes);
             } while (System.nanoTime() < end);
             Map<String, List<Gap>> gaps = load.takeGaps().stream()
                     .collect(Collectors.groupingBy(gap -> phase(gap, changes), TreeMap::new, Collectors.toList()));
@@ -346,7 +339,18 @@ class RolesTest {
                         + (gap.at - change.at < TimeUnit.SECONDS.toNanos(1)
                                 ? " within a second of a change"
                                 : " later"))
-                .orElse("before");
+                .orElseThrow();
+    }
+
+    private static void changeRoles(Instance router, Load load, List<Change> changes) throws Exception {
+        changes.add(change(router, FLEET.get(1), "decode", "1P3D", load));
+        load.goOnFor(SECONDS_BETWEEN);
+        changes.add(change(router, FLEET.get(1), "prefill", "2P2D", load));
+        load.goOnFor(SECONDS_BETWEEN);
+        changes.add(change(router, FLEET.get(2), "prefill", "3P1D", load));
+        load.goOnFor(SECONDS_BETWEEN);
+        changes.add(change(router, FLEET.get(2), "decode", "2P2D", load));
+        load.goOnFor(SECONDS_BETWEEN);
     }
 
     private static Change change(Instance router, Instance instance, String role, String fleet, Load load)
