@@ -119,6 +119,8 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
             if (in.read(other) < 0) {
                 throw new EOFException(UNSEALED);
             }
+            // Other protocols may send less than a preamble, and then wait.
+            sealed.requireNamed(other.array(), Math.min(other.position(), NAME.length));
         }
         sealed.agree(other.flip());
         return sealed;
@@ -196,9 +198,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     public void agree(ByteBuffer preamble) throws SealException {
         byte[] name = new byte[NAME.length];
         preamble.get(name);
-        if (!Arrays.equals(name, NAME)) {
-            throw refused(UNSEALED);
-        }
+        requireNamed(name, NAME.length);
         byte[] other = new byte[KEY_BYTES];
         preamble.get(other);
         byte[] agreed = agreed(other);
@@ -207,6 +207,12 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
         RecordSeal toCalled = new RecordSeal(keys("to the called", caller ? own : other, caller ? other : own, agreed));
         sealer = Optional.of(caller ? toCalled : toCaller);
         opener = Optional.of(caller ? toCaller : toCalled);
+    }
+
+    private void requireNamed(byte[] received, int bytes) throws SealException {
+        if (!Arrays.equals(received, 0, bytes, NAME, 0, bytes)) {
+            throw refused(UNSEALED);
+        }
     }
 
     private LongFunction<byte[]> keys(String direction, byte[] callers, byte[] calleds, byte[] agreed) {

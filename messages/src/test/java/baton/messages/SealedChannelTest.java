@@ -223,7 +223,7 @@ class SealedChannelTest {
         assertThatThrownBy(() -> SealedChannel.open(
                         access, "test", false, "a", Channels.newChannel(new ByteArrayInputStream(weak)), out))
                 .hasMessageContaining("gives no secret");
-        assertThat(access.takeRefused()).isEqualTo(2);
+        assertThat(access.takeRefused()).isEqualTo(3);
     }
 
     @Test

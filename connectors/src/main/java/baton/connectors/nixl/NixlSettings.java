@@ -222,8 +222,7 @@ public record NixlSettings(
         }
         if (access.secret().isPresent()) {
             throw new ConfigException(
-                    extra.field(VLLM),
-                    "is " + MIRROR + ", which vLLM's side channel does not survive with a secret of peers");
+                    extra.field(VLLM), "is " + MIRROR + ", but vLLM's side channel does not know the secret of peers");
         }
         return true;
     }

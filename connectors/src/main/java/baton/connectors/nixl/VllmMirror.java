@@ -97,7 +97,7 @@ final class VllmMirror {
     static Optional<VllmMirror> of(
             ConnectorContext context, NixlSettings settings, ConnectorRuntime runtime, RankInfo first) {
         List<String> hashes = first.vllmCompatibility();
-        // vLLM's side channel does not survive the messages that show a secret.
+        // vLLM's side channel does not know the secret.
         boolean asksHosts = hashes.size() > 1 && settings.access().secret().isEmpty();
         if (settings.mirroredPeers().isEmpty() && !asksHosts) {
             return Optional.empty();

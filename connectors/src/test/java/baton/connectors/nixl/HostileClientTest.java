@@ -330,7 +330,7 @@ class HostileClientTest {
         }
     }
 
-    /** A reference without a signature is not of a peer that knows the secret: a message with a proof would end a vLLM's side channel. */
+    /** A reference without a signature is not of a peer that knows the secret: it would not be answered. */
     @Test
     void whereThereIsASecretOwnersWithoutSignaturesAreNotConnectedTo() throws Exception {
         try (ServerSocketChannel trap = ServerSocketChannel.open();

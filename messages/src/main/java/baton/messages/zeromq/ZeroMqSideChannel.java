@@ -60,7 +60,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     /** @param access whether connections are sealed; its allowed peers are not checked here */
-    private ZeroMqSideChannel(Limits limits, Ticker ticker, PeerAccess access) {
+    ZeroMqSideChannel(Limits limits, Ticker ticker, PeerAccess access) {
         this.limits = limits;
         this.ticker = ticker;
         this.access = access;

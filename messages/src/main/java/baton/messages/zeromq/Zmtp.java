@@ -44,14 +44,21 @@ final class Zmtp {
     private final OutputStream out;
     private final int maxFrames;
     private final long maxMessageBytes;
+    /** Sends nothing before the peer's greeting: the called side of a sealed connection, to which a record of the peer shows the secret. */
+    private final boolean answers;
 
     /**
      * @param maxFrames frames in a received message, the envelope's included
      * @param maxMessageBytes bytes in all frames of a received message
      */
     Zmtp(InputStream in, OutputStream out, int maxFrames, long maxMessageBytes) {
+        this(in, out, maxFrames, maxMessageBytes, false);
+    }
+
+    private Zmtp(InputStream in, OutputStream out, int maxFrames, long maxMessageBytes, boolean answers) {
         this.in = new BufferedInputStream(in);
         this.out = out;
+        this.answers = answers;
         this.maxFrames = maxFrames;
         this.maxMessageBytes = maxMessageBytes;
     }
@@ -77,7 +84,12 @@ final class Zmtp {
             in = Channels.newInputStream(sealed);
             out = Channels.newOutputStream(sealed);
         }
-        return new Zmtp(in, new BufferedOutputStream(out), maxFrames, maxMessageBytes);
+        return new Zmtp(
+                in,
+                new BufferedOutputStream(out),
+                maxFrames,
+                maxMessageBytes,
+                !caller && access.secret().isPresent());
     }
 
     /** The peer does not keep to the protocol or to the bounds. */
@@ -103,9 +115,14 @@ final class Zmtp {
      * @throws Violation if the other side is no such socket
      */
     String handshake(String socketType, String identity, Set<String> peerTypes) throws IOException {
+        if (answers) {
+            readGreeting();
+        }
         out.write(greeting());
         out.flush();
-        readGreeting();
+        if (!answers) {
+            readGreeting();
+        }
         send(COMMAND, ready(socketType, identity));
         out.flush();
         int flags = readFlags();

@@ -4,11 +4,17 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import baton.messages.GuardedSideChannel;
 import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
+import baton.messages.SealedChannel;
 import baton.messages.SideChannel;
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.Socket;
+import java.nio.channels.Channels;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -157,6 +163,39 @@ class GuardedSideChannelTest {
         assertThat(text(call.ask(List.of(new byte[0], bytes("get_meta_msg")), SOON)))
                 .doesNotContain("the key");
         assertThat(ended.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+    }
+
+    /** One that does not seal is refused with its first bytes, and one that seals without the secret gets no record. */
+    @Test
+    void strangersTakeNoPeersPlaceWhereThereIsASecret() throws Exception {
+        ZeroMqSideChannel.Limits limits =
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 16, 1, Duration.ofSeconds(1), Duration.ofDays(1));
+        PeerAccess access = access("s", HOST);
+        GuardedSideChannel channel =
+                new GuardedSideChannel(new ZeroMqSideChannel(limits, Ticker.system(), access), access);
+        open.add(channel);
+        int port = channel.listen(HOST, 0, _ -> ANSWER).port();
+        byte[] sealing = new SealedChannel(
+                        access("t", HOST),
+                        "messages",
+                        true,
+                        HOST,
+                        Channels.newChannel(InputStream.nullInputStream()),
+                        Channels.newChannel(OutputStream.nullOutputStream()))
+                .preamble()
+                .array();
+        byte[] signatureOfZeroMq = {(byte) 0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f};
+        for (byte[] said : List.of(new byte[0], signatureOfZeroMq, sealing)) {
+            try (Socket stranger = new Socket(HOST, port)) {
+                stranger.setSoTimeout((int) SOON.toMillis());
+                stranger.getOutputStream().write(said);
+                assertThat(ask(access("s", HOST), port))
+                        .usingRecursiveComparison()
+                        .isEqualTo(ANSWER);
+                assertThat(stranger.getInputStream().readAllBytes()).hasSize(SealedChannel.PREAMBLE_BYTES);
+            }
+        }
+        assertThat(access.takeRefused()).isEqualTo(1);
     }
 
     @Test
