@@ -112,12 +112,11 @@ class UpTest {
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "MooncakeStoreConnector")
     void everyConnectorHandsOverAndWarnsOfNothing(LocalCluster.Connector connector) throws Exception {
-        Process up = start("--connector", connector.name());
+        Process up = start("--no-warmup", "--connector", connector.name());
         try {
             String said = readUpTo(up, "Ctrl-C stops");
             URI decode = URI.create(group(said, "decode +(http\\S+)"));
             double before = loadedTokens(decode);
-            assertThat(before).isPositive();
             assertThat(answer(said)).contains("Harrow");
             assertThat(loadedTokens(decode)).isGreaterThan(before);
             Path logs = Path.of(group(said, "logs +(\\S+)"));
