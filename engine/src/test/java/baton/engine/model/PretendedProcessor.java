@@ -43,7 +43,8 @@ public final class PretendedProcessor implements ExecutionCondition {
     static boolean isItself(Map<String, String> environment, Processor processor) {
         return "avx2".equals(environment.get("ATEN_CPU_CAPABILITY"))
                 && processor.has("avx2")
-                && !processor.has("avx512f");
+                && !processor.has("avx512f")
+                && !processor.has("avx_vnni");
     }
 
     /** Instruction sets that code chosen by these variables needs and the processor lacks, sorted; none on another platform. */
