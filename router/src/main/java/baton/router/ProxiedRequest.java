@@ -83,6 +83,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     /** Whether the prefill leg for the present decode instance went to another instance after a failure. */
     private boolean prefillRetried;
+
     private boolean ended;
     /** If its prompts are served by themselves. */
     private @Nullable BatchedRequest batch;

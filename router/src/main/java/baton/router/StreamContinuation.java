@@ -191,8 +191,7 @@ final class StreamContinuation {
     }
 
     private void choose(UpstreamFailure failure) {
-        Optional<Instance> prefill = left.or(
-                        () -> request.legs().prefilledAt().filter(StreamContinuation::isUsable))
+        Optional<Instance> prefill = left.or(() -> request.legs().prefilledAt().filter(StreamContinuation::isUsable))
                 .filter(_ -> hasOneChoice());
         List<Instance> tried = without(request.legs().decodes());
         Optional<Target> decode = next.flatMap(

@@ -493,8 +493,8 @@ class ContinuedStreamsTest {
         BiConsumer<Received, HttpServerResponse> breaksOff = (_, response) -> response.reset();
         prefill.behaviour = (received, response) ->
                 (prefill.received.size() == 1 ? breaksOff : computes).accept(received, response);
-        second.behaviour = (received, response) ->
-                (second.received.size() == 1 ? computes : breaksOff).accept(received, response);
+        second.behaviour =
+                (received, response) -> (second.received.size() == 1 ? computes : breaksOff).accept(received, response);
         decode.behaviour = breaksOff;
         other.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         Router router = fixture.start(TestConfigs.router(
