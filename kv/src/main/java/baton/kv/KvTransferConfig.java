@@ -101,8 +101,8 @@ public record KvTransferConfig(
                     VERIFY_KV,
                     VerifyKv.AUTO.configName(),
                     "What of loaded keys and values is compared with the model's own: `off`; `last`, the last loaded token in"
-                            + " all layers; `first_layer`, the last 16 there and all of them in the first layer; `each_block`,"
-                            + " the last 16 and the last token of each block in all layers; `full`, everything; `auto`,"
+                            + " all layers; `first_layer`, the last 12 there and all of them in the first layer; `each_block`,"
+                            + " the last 12 and the last token of each block in all layers; `full`, everything; `auto`,"
                             + " `first_layer` of loads without digests."));
 
     private static final List<String> NAMES = List.copyOf(Setting.names(FIELDS));

@@ -6,14 +6,14 @@ import java.util.stream.Collectors;
 /** What of keys and values that a connector has loaded is compared with those that the model computes here. */
 public enum VerifyKv {
     /** {@link #FIRST_LAYER} of loads that came without digests of their sender. */
-    AUTO("auto", 16),
+    AUTO("auto", 12),
     OFF("off", 0),
     /** All layers of the last loaded token, which is computed again. */
     LAST("last", 1),
-    /** All layers of the last 16 loaded tokens, and the first layer of all: it depends on a token and its position only. */
-    FIRST_LAYER("first_layer", 16),
-    /** All layers of the last 16 loaded tokens and of the last token of each loaded block, which are computed again. */
-    EACH_BLOCK("each_block", 16),
+    /** All layers of the last 12 loaded tokens, and the first layer of all: it depends on a token and its position only. */
+    FIRST_LAYER("first_layer", 12),
+    /** All layers of the last 12 loaded tokens and of the last token of each loaded block, which are computed again. */
+    EACH_BLOCK("each_block", 12),
     /** All layers of all loaded tokens: the prompt is computed again. */
     FULL("full", Integer.MAX_VALUE);
 
