@@ -125,7 +125,7 @@ public abstract class PromptScheduler implements SchedulerConnector {
     }
 
     @Override
-    public final void onRefused(String requestId, JsonFields params) {
+    public void onRefused(String requestId, JsonFields params) {
         try {
             Leg leg = leg(requestId, params);
             leg.keptAs.ifPresent(abandoned::add);

@@ -81,12 +81,12 @@ final class RoomSender {
         prompts.put(kept.room(), kept);
     }
 
-    /** No decode request will name the room of this request's prompt. */
+    /** No decode request will name the room of this request's prompt, if none has. */
     void answerLost(String requestId) {
         prompts.values().stream()
                 .filter(kept -> kept.prompt().requestId().equals(requestId))
                 .findFirst()
-                .ifPresent(kept -> end(kept.room()));
+                .ifPresent(kept -> abandon(kept.room()));
     }
 
     /** The room's prompt will not come. */

@@ -22,7 +22,15 @@ import java.util.Set;
  * Mooncake's TCP transport.
  */
 public final class SglangConnector implements KvConnector {
-    private final ConnectorRuntime runtime = new SystemRuntime();
+    private final ConnectorRuntime runtime;
+
+    public SglangConnector() {
+        this(new SystemRuntime());
+    }
+
+    SglangConnector(ConnectorRuntime runtime) {
+        this.runtime = runtime;
+    }
 
     @Override
     public CacheSource source() {

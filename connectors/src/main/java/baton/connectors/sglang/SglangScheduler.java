@@ -142,6 +142,14 @@ final class SglangScheduler extends PromptScheduler {
                 .put(ROOM, Long.parseLong(key)));
     }
 
+    /** Without a room no prompt was to be kept: that of an answer is drawn as the request begins. */
+    @Override
+    public void onRefused(String requestId, JsonFields params) {
+        if (params.value(ROOM).isPresent()) {
+            super.onRefused(requestId, params);
+        }
+    }
+
     @Override
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         Release release = super.onFinished(request, end, blockTable);
