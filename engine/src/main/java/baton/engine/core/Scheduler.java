@@ -35,8 +35,7 @@ import org.slf4j.LoggerFactory;
  *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
  *   before those in the middle of their prompt (so a long prompt never delays the next tokens of other requests), then waiting ones in
  *   order (of arrival, or of priority and arrival). Requests that continue an answer, as the client has its beginning, are the first in each
- *   order, and are admitted before prompts that are being computed take the budget. A step that computes several tokens of one computes single
- *   tokens of others only: the next ones of streams and the last ones of loaded prompts. A prompt that does not fit the budget, or its share of it, is computed in
+ *   order, and are admitted before prompts that are being computed take the budget. A prompt that does not fit the budget, or its share of it, is computed in
  *   chunks (chunked prefill); there is no other prefill.
  *   The model runs. executed() takes the workers' report and updates all requests.
  *

@@ -20,8 +20,6 @@ final class StepPlan {
     private int tokensLeft;
     /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;
-    /** Whether it computes several tokens of a request that continues an answer. */
-    private boolean continuesAnswer;
 
     StepPlan(SchedulerConfig config) {
         this.maxTokensOfRequest = config.maxTokensOfRequest();
@@ -37,12 +35,8 @@ final class StepPlan {
     /**
      * How many of the request's tokens from {@code start} on this step can compute. Prompt log probabilities need the logits of
      * every token of a prompt; of these a step makes a bounded number, for all requests together.
-     * Beside several tokens of a request that continues an answer there are no several tokens of others, which would make the step longer.
      */
     int tokensFor(Request request, int start) {
-        if (continuesAnswer && !request.isFirst() && request.length() - start > 1) {
-            return 0;
-        }
         int count = Math.min(Math.min(request.length() - start, maxTokensOfRequest), tokensLeft);
         return request.lacksPromptLogprobs(start) ? Math.min(count, logitsRowsLeft) : count;
     }
@@ -52,7 +46,6 @@ final class StepPlan {
         if (request.lacksPromptLogprobs(start)) {
             logitsRowsLeft -= count;
         }
-        continuesAnswer |= request.isFirst() && count > 1;
         slices.put(request, new Slice(request, start, count));
         tokensLeft -= count;
     }

@@ -92,9 +92,6 @@ class SchedulingTest {
             assertThat(List.of(running.reason, waiting.reason)).containsOnly(Optional.empty());
             assertThat(steps).as("14 tokens by 8, and a token more").isEqualTo(3);
             assertThat(continued.tokens).isEqualTo(expected(prompt(3, 10), 6));
-            assertThat(harness.steps.stream().map(EngineListener.StepStats::scheduledTokens))
-                    .as("no prompt makes a step longer that continues an answer")
-                    .containsExactly(8, 8, 6, 8);
             harness.run();
             assertThat(running.tokens).isEqualTo(expected(prompt(1, 40), 2));
         }
