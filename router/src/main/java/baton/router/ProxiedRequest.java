@@ -595,7 +595,6 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             pass.took(report.tokens().total());
         }
         pass.release();
-        continuation.ifPresent(StreamContinuation::moved);
         Optional<HandoffAttempt> last = Optional.ofNullable(attempt);
         last.ifPresent(HandoffAttempt::end);
         if (outcome == Outcome.OK && client.status() == 200) {

@@ -67,8 +67,6 @@ final class StreamContinuation {
     private int pauses;
     /** The decode instance that the stream leaves, if that can hand over what it has computed. */
     private Optional<Instance> left = Optional.empty();
-    /** The instance that counts the stream as one that moves. */
-    private Optional<Instance> movedFrom = Optional.empty();
     /** The decode instance that a balance has chosen for it. */
     private Optional<Instance> next = Optional.empty();
 
@@ -113,11 +111,7 @@ final class StreamContinuation {
     /** Why it is to leave its instance now; empty if it stays. */
     Optional<Kind> leaves(Instance own) {
         if (own.isLeaving()) {
-            if (!canMove() || !own.beginMove()) {
-                return Optional.empty();
-            }
-            movedFrom = Optional.of(own);
-            return Optional.of(Kind.LEAVING);
+            return canMove() ? Optional.of(Kind.LEAVING) : Optional.empty();
         }
         if (own.givesStreams()
                 && pauses < MOST_PAUSES / 2
@@ -283,18 +277,11 @@ final class StreamContinuation {
         if (pause == null) {
             return false;
         }
-        moved();
         request.metrics().count(RouterMetric.STREAMS_CONTINUED, pause.reason, ContinuationOutcome.CONTINUED);
         request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - pause.since);
         request.report().trace().step("the stream goes on");
         pause = null;
         return true;
-    }
-
-    /** The stream has ended, or goes on elsewhere. */
-    void moved() {
-        movedFrom.ifPresent(Instance::endMove);
-        movedFrom = Optional.empty();
     }
 
     /** The stream ends with an error. */

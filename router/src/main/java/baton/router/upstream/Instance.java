@@ -35,9 +35,6 @@ public final class Instance {
         DOWN
     }
 
-    /** Streams that leave a decode instance at the same time, or an eighth of its requests if that is more. */
-    private static final int LEAVE_AT_ONCE = 4;
-
     /** Streams of a decode instance that are to go to another one. */
     private record Moves(Instance to, AtomicInteger streams) {}
 
@@ -53,9 +50,6 @@ public final class Instance {
     private final AtomicInteger running = new AtomicInteger();
     private final AtomicLong localPrefillBytes = new AtomicLong();
     private volatile Optional<Moves> moves = Optional.empty();
-    /** Streams that have left it and do not go on elsewhere yet. */
-    private final AtomicInteger moving = new AtomicInteger();
-
     private final CircuitBreaker breaker = new CircuitBreaker();
     private volatile boolean draining;
     private volatile boolean stopping;
@@ -315,20 +309,6 @@ public final class Instance {
     /** Whether its requests had better end elsewhere: it is draining, or says that it takes no more. */
     public boolean isLeaving() {
         return draining || stopping;
-    }
-
-    /**
-     * Whether a stream may leave it now; {@link #endMove} follows. A few at a time leave: each move takes time from the streams of the instances
-     * that continue them, and the fewer there are, the shorter is each stream's pause.
-     */
-    public boolean beginMove() {
-        int most = Math.max(LEAVE_AT_ONCE, running.get() / 8);
-        return moving.getAndUpdate(now -> now < most ? now + 1 : now) < most;
-    }
-
-    /** A stream that left it goes on elsewhere, or has ended. */
-    public void endMove() {
-        moving.decrementAndGet();
     }
 
     /** That many of its streams are to continue at another instance, which has more room. */
