@@ -38,7 +38,8 @@ class PretendedProcessorTest {
                 .isTrue();
         assertThat(PretendedProcessor.isItself(haswell, processor("avx2", "fma", "avx512f")))
                 .isFalse();
-        assertThat(PretendedProcessor.isItself(haswell, processor("avx2", "fma", "avx_vnni"))).isFalse();
+        assertThat(PretendedProcessor.isItself(haswell, processor("avx2", "fma", "avx_vnni")))
+                .isFalse();
         assertThat(PretendedProcessor.isItself(Map.of(), processor("avx2", "fma")))
                 .isFalse();
     }
