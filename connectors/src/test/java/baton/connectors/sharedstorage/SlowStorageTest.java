@@ -206,7 +206,7 @@ class SlowStorageTest {
 
         assertThat(report).isEqualTo(WorkerReport.NOTHING);
         assertThat(producer.scheduler().takeMeasurements())
-                .containsExactly(
+                .containsExactlyInAnyOrder(
                         Measurement.count("baton:kv_lookup_timeouts", 1),
                         Measurement.count("baton:kv_save_failures", 1, "cause", "timeout"));
         assertThat(entries()).isEmpty();
