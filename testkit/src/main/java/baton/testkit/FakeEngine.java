@@ -343,11 +343,11 @@ public final class FakeEngine implements AutoCloseable {
         return report;
     }
 
-    /** A layer of a step, which a device computes as late as when its fence is awaited. */
+    /** A layer of a step, which a device computes as late as when its fence is awaited, by any thread. */
     private final class Layer implements KvFence {
         private final int layer;
         private final Share[] shares;
-        private boolean computed;
+        private volatile boolean computed;
 
         private Layer(int layer, Share... shares) {
             this.layer = layer;
@@ -360,13 +360,13 @@ public final class FakeEngine implements AutoCloseable {
         }
 
         @Override
-        public void await() {
+        public synchronized void await() {
             if (!computed) {
-                computed = true;
                 for (Share share : shares) {
                     int from = share.running.computedTokens;
                     compute(share.running, layer, from, from + share.tokens);
                 }
+                computed = true;
             }
         }
     }
