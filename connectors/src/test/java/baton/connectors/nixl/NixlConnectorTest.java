@@ -595,12 +595,17 @@ class NixlConnectorTest {
         JsonFields params = prefilled("p-1", 9);
         FakeKvRequest request = request("d-1", 9).withKvTransferParams(params);
         decode.scheduler().onNewRequest(request);
+        Running other = decode.admit(request("other", 11), 0);
         for (int i = 0; i < 100; i++) {
             ticker.advance(Duration.ofSeconds(1));
+            if (i % 10 == 0) {
+                decode.step(new Share(other, 1));
+            }
             step(decode);
             step(prefill);
             assertThat(prefill.usedBlocks()).isEqualTo(3);
         }
+        decode.end(other, RequestEnd.ABORTED);
         decode.scheduler().onFinished(request, RequestEnd.ABORTED, new int[0]);
         allBlocksAreBack();
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
