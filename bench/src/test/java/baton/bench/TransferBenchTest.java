@@ -69,6 +69,6 @@ class TransferBenchTest {
                 .hasMessageContaining("threads: is 0");
         assertThatThrownBy(() -> new TransferBench(1, List.of(17), Duration.ofSeconds(1), _ -> {}))
                 .isInstanceOf(ConfigException.class)
-                .hasMessageContaining("tokens: has 17");
+                .hasMessageContaining("tokens: is [17]");
     }
 }
