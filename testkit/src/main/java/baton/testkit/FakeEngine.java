@@ -26,6 +26,7 @@ import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import baton.kv.staging.StagedConnector;
 import baton.transfer.Region;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -347,7 +348,8 @@ public final class FakeEngine implements AutoCloseable {
     private final class Layer implements KvFence {
         private final int layer;
         private final Share[] shares;
-        private volatile boolean computed;
+        @GuardedBy("this")
+        private boolean computed;
 
         private Layer(int layer, Share... shares) {
             this.layer = layer;
@@ -355,7 +357,7 @@ public final class FakeEngine implements AutoCloseable {
         }
 
         @Override
-        public boolean isPassed() {
+        public synchronized boolean isPassed() {
             return computed;
         }
 
