@@ -348,6 +348,7 @@ public final class FakeEngine implements AutoCloseable {
     private final class Layer implements KvFence {
         private final int layer;
         private final Share[] shares;
+
         @GuardedBy("this")
         private boolean computed;
 
