@@ -97,7 +97,7 @@ record MooncakeSettings(
                 .orElse(Duration.ofSeconds(30));
         Duration abort = seconds(extra, ABORT)
                 .or(() -> seconds(variables, ABORT_VARIABLE))
-                .orElse(Duration.ofSeconds(480));
+                .orElse(Duration.ofMinutes(8));
         Duration transfer = seconds(extra, TRANSFER).orElseThrow();
         Duration load = seconds(extra, LOAD).orElse(abort.plus(transfer));
         return new MooncakeSettings(

@@ -383,7 +383,7 @@ class P2pNcclConnectorTest {
         Side decode = new Side(
                 1, 4, config(KvRole.CONSUMER).extra("kv_auth_secret_file", file).extra("kv_encryption", encryption));
         assertThat(encryptsWires).isEqualTo(encryption.equals("required"));
-        try (Socket stranger = new Socket(HOST, decode.address.port())) {
+        try (Socket stranger = new Socket(InetAddress.getLoopbackAddress(), decode.address.port())) {
             stranger.setSoTimeout((int) SOON.toMillis());
             byte[] first = stranger.getInputStream().readNBytes(6);
             assertThat(new String(first, StandardCharsets.ISO_8859_1)).isEqualTo("baton-");

@@ -13,6 +13,7 @@ import baton.messages.SideChannel;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.net.InetAddress;
 import java.net.Socket;
 import java.nio.channels.Channels;
 import java.nio.charset.StandardCharsets;
@@ -186,7 +187,7 @@ class GuardedSideChannelTest {
                 .array();
         byte[] signatureOfZeroMq = {(byte) 0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f};
         for (byte[] said : List.of(new byte[0], signatureOfZeroMq, sealing)) {
-            try (Socket stranger = new Socket(HOST, port)) {
+            try (Socket stranger = new Socket(InetAddress.getLoopbackAddress(), port)) {
                 stranger.setSoTimeout((int) SOON.toMillis());
                 stranger.getOutputStream().write(said);
                 assertThat(ask(access("s", HOST), port))
