@@ -225,6 +225,24 @@ class AgainstBenchTest {
         }
     }
 
+    @Test
+    void aCaseThatDoesNotEndWithinTheBudgetIsNamedAndThoseBeforeItAreReported() throws IOException {
+        CountDownLatch end = new CountDownLatch(1);
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        try (StubServer baton = new StubServer(tokens);
+                StubServer other = new StubServer(waiting(
+                        tokens, end, request -> request.path("max_tokens").asInt() > 1))) {
+            try {
+                JsonNode report = run(baton.url(), other.url(), HANGING_BUDGET);
+                assertThat(cases(report)).isNotEmpty().allMatch(each -> each.startsWith("prefill"));
+                assertThat(leftOut(report))
+                        .anyMatch(line -> line.contains("decode batch 1") && line.contains("has not answered within"));
+            } finally {
+                end.countDown();
+            }
+        }
+    }
+
     /** Answers such requests when {@code end} has come, all other ones at once. */
     private static Completions waiting(Completions answers, CountDownLatch end, Predicate<JsonNode> such) {
         return (request, reply) -> {

@@ -434,7 +434,7 @@ class ContinuedProcessesTest {
         }
     }
 
-    /** One of those that are up. Two others are, so that a request which the next fault hits too has another one. */
+    /** One of those that are up. Two others are, or all others where there are fewer, so that a request which the next fault hits too has one. */
     private Instance choose(List<Instance> of, Random random) throws Exception {
         List<Instance> all = new ArrayList<>();
         Await.until(LATEST, () -> "instances do not come up again: " + of, () -> {

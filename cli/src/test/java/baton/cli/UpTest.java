@@ -29,6 +29,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** {@code baton up}, as a user runs and ends it. */
 class UpTest {
@@ -174,11 +175,18 @@ class UpTest {
 
     @Test
     void namesTheProcessThatEndedAndExits() throws Exception {
+        namesTheProcessThatEndedAndExits(0);
+    }
+
+    @Tag("thorough")
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2})
+    void namesTheProcessThatEndedAndExits(int killed) throws Exception {
         Process up = start("--no-warmup");
         try {
             readUpTo(up, "Ctrl-C stops");
             List<ProcessHandle> children = up.children().toList();
-            children.getFirst().destroyForcibly();
+            children.get(killed).destroyForcibly();
             assertEnded(up, children);
             assertThat(up.exitValue()).isEqualTo(1);
             assertThat(Files.readString(directory.resolve("err")))

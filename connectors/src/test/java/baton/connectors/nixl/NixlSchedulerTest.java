@@ -184,7 +184,7 @@ class NixlSchedulerTest {
         }
     }
 
-    /** What has the blocks here may wait for the blocks of such leases. */
+    /** The requests that hold the blocks here may wait for the blocks of such leases. */
     @Test
     void leasesOfRequestsWithoutBlocksEndWhereNothingIsComputed() {
         Duration lease = NixlSettings.of(JsonFields.empty(""), Map.of()).lease();
