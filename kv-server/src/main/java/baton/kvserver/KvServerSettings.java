@@ -118,7 +118,7 @@ public record KvServerSettings(
         public Limits {
             Require.positive("max connections", connections);
             Require.positive("max value", valueBytes);
-            Require.positive("timeout in ms", timeout.toMillis());
+            Require.atLeast("timeout", timeout, Duration.ofMillis(1));
             Require.positive("least rate", leastRate);
         }
 

@@ -43,6 +43,12 @@ public final class Require {
         }
     }
 
+    public static void atLeast(String field, Duration value, Duration least) {
+        if (value.compareTo(least) < 0) {
+            throw new ConfigException(field, "is " + value + ", must be at least " + least.toMillis() + " ms");
+        }
+    }
+
     /** At least a millisecond. */
     public static void atMost(String field, Duration value, Duration most) {
         if (value.toMillis() < 1 || value.compareTo(most) > 0) {

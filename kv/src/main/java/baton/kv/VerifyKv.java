@@ -1,27 +1,24 @@
 package baton.kv;
 
-import java.util.Arrays;
-import java.util.stream.Collectors;
+import java.util.Locale;
 
 /** What of keys and values that a connector has loaded is compared with those that the model computes here. */
 public enum VerifyKv {
     /** {@link #FIRST_LAYER} of loads that came without digests of their sender. */
-    AUTO("auto", 12),
-    OFF("off", 0),
+    AUTO(12),
+    OFF(0),
     /** All layers of the last loaded token, which is computed again. */
-    LAST("last", 1),
+    LAST(1),
     /** All layers of the last 12 loaded tokens, and the first layer of all: it depends on a token and its position only. */
-    FIRST_LAYER("first_layer", 12),
+    FIRST_LAYER(12),
     /** All layers of the last 12 loaded tokens and of the last token of each loaded block, which are computed again. */
-    EACH_BLOCK("each_block", 12),
+    EACH_BLOCK(12),
     /** All layers of all loaded tokens: the prompt is computed again. */
-    FULL("full", Integer.MAX_VALUE);
+    FULL(Integer.MAX_VALUE);
 
-    private final String configName;
     private final int lastTokens;
 
-    VerifyKv(String configName, int lastTokens) {
-        this.configName = configName;
+    VerifyKv(int lastTokens) {
         this.lastTokens = lastTokens;
     }
 
@@ -32,7 +29,7 @@ public enum VerifyKv {
 
     /** The value of {@code verify_kv}. */
     public String configName() {
-        return configName;
+        return name().toLowerCase(Locale.ROOT);
     }
 
     /** Whether all loaded tokens are compared in the first layer, without computing them in others. */
@@ -42,12 +39,6 @@ public enum VerifyKv {
 
     /** @throws ConfigException if {@code name} is none of them */
     public static VerifyKv parse(String name) {
-        return Arrays.stream(values())
-                .filter(each -> each.configName.equals(name))
-                .findFirst()
-                .orElseThrow(() -> ConfigException.unsupported(
-                        KvTransferConfig.VERIFY_KV,
-                        name,
-                        Arrays.stream(values()).map(VerifyKv::configName).collect(Collectors.joining(", "))));
+        return ConfigException.choose(KvTransferConfig.VERIFY_KV, name, values(), VerifyKv::configName);
     }
 }

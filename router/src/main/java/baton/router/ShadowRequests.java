@@ -1,6 +1,5 @@
 package baton.router;
 
-import baton.kv.ConfigException;
 import baton.router.ShadowComparison.Verdict;
 import baton.router.body.JsonObjectText;
 import baton.router.body.PromptField;
@@ -55,16 +54,8 @@ final class ShadowRequests {
                 && (path.equals("/v1/completions") || path.equals("/v1/chat/completions"))
                 && number(body, "temperature").filter(value -> value == 0).isPresent()
                 && number(body, "n").filter(value -> value != 1).isEmpty()
-                && isOnePrompt(body);
+                && PromptField.count(body) == 1;
         return chosen ? Optional.of(new ShadowRequest(this, body, path.contains("chat"), now)) : Optional.empty();
-    }
-
-    private static boolean isOnePrompt(JsonObjectText body) {
-        try {
-            return PromptField.count(body) == 1;
-        } catch (ConfigException _) {
-            return false;
-        }
     }
 
     private static Optional<Double> number(JsonObjectText body, String field) {

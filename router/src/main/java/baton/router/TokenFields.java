@@ -90,16 +90,8 @@ final class TokenFields implements StreamPosition {
                         .filter(n -> body.value(n)
                                 .filter(value -> !text(value).equals("1"))
                                 .isPresent()))
-                .or(() -> hasOnePrompt(body) ? Optional.empty() : Optional.of("several prompts"))
+                .or(() -> PromptField.count(body) == 1 ? Optional.empty() : Optional.of("several prompts"))
                 .map(field -> "a vLLM instance cannot continue a request with " + field);
-    }
-
-    private static boolean hasOnePrompt(JsonObjectText body) {
-        try {
-            return PromptField.count(body) == 1;
-        } catch (ConfigException _) {
-            return false;
-        }
     }
 
     private static String text(byte[] json) {

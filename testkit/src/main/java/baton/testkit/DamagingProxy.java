@@ -1,5 +1,6 @@
 package baton.testkit;
 
+import baton.messages.Closing;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -156,11 +157,7 @@ public final class DamagingProxy implements AutoCloseable {
 
     private void end(Socket socket) {
         sockets.remove(socket);
-        try {
-            socket.close();
-        } catch (IOException _) {
-            // Given up either way.
-        }
+        Closing.quietly(socket);
     }
 
     @Override

@@ -28,34 +28,34 @@ final class PromptLoad extends Load {
 
     private final PromptReceiver receiver;
     private final LocalRank local;
-    private final Wish load;
+    private final Wish wish;
     private final String attempt;
     private Optional<WrittenPrompt> prompt = Optional.empty();
 
-    PromptLoad(PromptReceiver receiver, Wish load, String attempt, long now) {
+    PromptLoad(PromptReceiver receiver, Wish wish, String attempt, long now) {
         super(
-                load.blocks(),
+                wish.blocks(),
                 receiver.local.rank(),
                 receiver.local.stats(),
                 now,
                 receiver.local.settings().timeouts().load());
         this.receiver = receiver;
         this.local = receiver.local;
-        this.load = load;
+        this.wish = wish;
         this.attempt = attempt;
     }
 
     @Override
     protected boolean isReported() {
-        return !load.isRelease();
+        return !wish.isRelease();
     }
 
     @Override
     protected Optional<? extends Arrival> connect(long now) {
         try {
-            Optional<Engine> engine = receiver.engines.find(load.source(), load.waitsSince(), now);
+            Optional<Engine> engine = receiver.engines.find(wish.source(), wish.waitsSince(), now);
             if (engine.isPresent()) {
-                prompt = Optional.of(new WrittenPrompt(receiver, load, attempt, ranks(engine.get()), now));
+                prompt = Optional.of(new WrittenPrompt(receiver, wish, attempt, ranks(engine.get()), now));
             }
         } catch (TransferException e) {
             fail(NO_HANDSHAKE, String.valueOf(e.getMessage()), now);
@@ -88,8 +88,8 @@ final class PromptLoad extends Load {
         List<Written> parts = here.parts();
         long covered = 0;
         for (Written part : parts) {
-            boolean fits = part.prompt().equals(load.prompt())
-                    && part.checksums().length == load.blocks().length
+            boolean fits = part.prompt().equals(wish.prompt())
+                    && part.checksums().length == wish.blocks().length
                     && IntStream.of(part.regions())
                             .allMatch(index -> index < receiver.regions.size()
                                     && part.offset() >= 0
@@ -107,8 +107,12 @@ final class PromptLoad extends Load {
             reject(Rejection.TRUNCATED, "%d of %d bytes of each block came".formatted(covered, whole));
             return Optional.empty();
         }
+        boolean isVerified = !parts.isEmpty();
         return Optional.of(new TaskCheck(
-                local.background(), !parts.isEmpty(), "the blocks could not be checked", () -> compare(parts)));
+                local.background(),
+                isVerified,
+                "the blocks could not be checked",
+                isVerified ? Optional.of(() -> compare(parts)) : Optional.empty()));
     }
 
     private Map<Integer, Rejection> compare(List<Written> parts) {
@@ -120,10 +124,10 @@ final class PromptLoad extends Load {
                 continue;
             }
             int[] checksums =
-                    WritePlan.checksums(local.cache().memory(), covered, part.offset(), part.bytes(), load.blocks());
+                    WritePlan.checksums(local.cache().memory(), covered, part.offset(), part.bytes(), wish.blocks());
             for (int i = 0; i < checksums.length; i++) {
                 if (checksums[i] != part.checksums()[i]) {
-                    wrong.put(load.blocks()[i], Rejection.CORRUPT);
+                    wrong.put(wish.blocks()[i], Rejection.CORRUPT);
                 }
             }
         }
@@ -140,9 +144,9 @@ final class PromptLoad extends Load {
     protected void onWrong(Map<Integer, Rejection> wrong) {
         log.warn(
                 "request {}: {} of {} blocks that came do not have the checksums of the prefill instance",
-                load.requestId(),
+                wish.requestId(),
                 wrong.size(),
-                load.blocks().length);
+                wish.blocks().length);
         local.stats().add(Rejection.CORRUPT.measurement(wrong.size()));
     }
 
@@ -154,8 +158,8 @@ final class PromptLoad extends Load {
 
     @Override
     protected void onFailed(String type, String message, long now) {
-        if (!load.isRelease()) {
-            log.warn("pulling kv_caches for {} failed: {}", load.requestId(), message);
+        if (!wish.isRelease()) {
+            log.warn("pulling kv_caches for {} failed: {}", wish.requestId(), message);
             local.stats().count("vllm:mooncake_num_failed_recvs");
         }
     }

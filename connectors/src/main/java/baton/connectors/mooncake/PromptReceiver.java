@@ -34,12 +34,12 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
         this.engines = new EngineDirectory(local, exchange);
     }
 
-    void start(Wish load, long now) {
+    void start(Wish wish, long now) {
         String attempt =
                 incarnation + "." + local.rank().pipeline() + "." + local.rank().tensor() + "." + ++attempts;
         // An id that ended without blocks may be used again.
         start(
-                load.isRelease() ? load.requestId() + "/" + attempts : load.requestId(),
-                new PromptLoad(this, load, attempt, now));
+                wish.isRelease() ? wish.requestId() + "/" + attempts : wish.requestId(),
+                new PromptLoad(this, wish, attempt, now));
     }
 }

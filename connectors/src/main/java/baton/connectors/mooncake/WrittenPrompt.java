@@ -37,16 +37,16 @@ final class WrittenPrompt implements Arrival {
 
     private final PromptReceiver receiver;
     private final LocalRank local;
-    private final Wish load;
+    private final Wish wish;
     private final String attempt;
     private final List<Writer> writers;
     private Optional<String> failure = Optional.empty();
 
     /** Asks the ranks. */
-    WrittenPrompt(PromptReceiver receiver, Wish load, String attempt, List<PeerAddress> ranks, long now) {
+    WrittenPrompt(PromptReceiver receiver, Wish wish, String attempt, List<PeerAddress> ranks, long now) {
         this.receiver = receiver;
         this.local = receiver.local;
-        this.load = load;
+        this.wish = wish;
         this.attempt = attempt;
         this.writers = ranks.stream().map(rank -> new Writer(rank, now)).toList();
     }
@@ -62,19 +62,19 @@ final class WrittenPrompt implements Arrival {
             boolean withRegions,
             Consumer<byte[]> answered,
             BiConsumer<Ending, String> ended) {
-        Wanted wanted = new Wanted(load.source().key(), List.of(load.blocks()));
+        Wanted wanted = new Wanted(wish.source().key(), List.of(wish.blocks()));
         XferRequest request = new XferRequest(
                 receiver.session.host(),
                 receiver.session.port(),
                 local.context().tensorParallelSize(),
                 local.rank().tensor(),
                 local.context().pipelineParallelSize(),
-                stop ? Map.of() : Map.of(load.requestId(), wanted),
+                stop ? Map.of() : Map.of(wish.requestId(), wanted),
                 withRegions ? receiver.regions : List.of(),
                 stop ? 0 : receiver.layoutId,
                 Optional.of(new Own(
                         attempt,
-                        load.source().key(),
+                        wish.source().key(),
                         local.compatibility(),
                         local.agent().metadata(),
                         stop)));
@@ -156,9 +156,9 @@ final class WrittenPrompt implements Arrival {
                 } else if (reply.layoutId() == receiver.layoutId) {
                     receiver.layoutHolders.add(rank);
                 }
-                if (reply.failed().contains(load.requestId())) {
+                if (reply.failed().contains(wish.requestId())) {
                     fail(rank + ": " + PeerAddress.shown(reply.error().orElse("the blocks are not written")));
-                } else if (reply.ok().contains(load.requestId())) {
+                } else if (reply.ok().contains(wish.requestId())) {
                     written = reply.written();
                 } else if (reply.isLast()) {
                     fail(rank + ": "
@@ -181,7 +181,7 @@ final class WrittenPrompt implements Arrival {
             fail(why);
             switch (how) {
                 case REFUSED, UNREACHED -> {
-                    receiver.engines.forget(load.source());
+                    receiver.engines.forget(wish.source());
                     receiver.layoutHolders.remove(rank);
                     silent(local.now());
                 }

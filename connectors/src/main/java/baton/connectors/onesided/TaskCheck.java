@@ -16,14 +16,17 @@ public final class TaskCheck implements LoadCheck {
      * Begins.
      *
      * @param problem if the task fails
-     * @param task finds the blocks that do not have what was promised
+     * @param task finds the blocks that do not have what was promised; empty if nothing was
      */
     public TaskCheck(
-            Background background, boolean isVerified, String problem, Supplier<Map<Integer, Rejection>> task) {
+            Background background,
+            boolean isVerified,
+            String problem,
+            Optional<Supplier<Map<Integer, Rejection>>> task) {
         this.task = new TaskGroup(background);
         this.isVerified = isVerified;
         this.problem = problem;
-        this.task.run(() -> wrong = task.get());
+        task.ifPresent(each -> this.task.run(() -> wrong = each.get()));
     }
 
     @Override

@@ -295,8 +295,9 @@ final class P2pNcclWorker implements WorkerConnector {
                 taken.add(Measurement.bytes("baton:p2p_buffer_use", endpoint.heldBytes()));
             }
         }
+        P2pStats stats = endpoint.stats();
         for (P2pStats.Count count : P2pStats.Count.values()) {
-            long value = endpoint.stats().take(count);
+            long value = stats.take(count);
             if (value > 0) {
                 taken.add(Measurement.count("baton:p2p_" + count.name().toLowerCase(Locale.ROOT), value));
             }

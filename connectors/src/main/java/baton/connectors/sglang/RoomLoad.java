@@ -78,15 +78,16 @@ final class RoomLoad extends Load {
             return Optional.empty();
         }
         boolean isVerified = local.pages().hasChecksum(place.row());
-        return Optional.of(new TaskCheck(local.background(), isVerified, "the pages could not be copied", () -> {
-            if (isVerified && !local.pages().isIntact(place, wish.prompt())) {
-                return Arrays.stream(wish.blocks())
-                        .boxed()
-                        .collect(Collectors.toMap(block -> block, _ -> Rejection.CORRUPT));
-            }
-            local.pages().empty(place, wish.blocks());
-            return Map.of();
-        }));
+        return Optional.of(new TaskCheck(
+                local.background(), isVerified, "the pages could not be copied", Optional.of(() -> {
+                    if (isVerified && !local.pages().isIntact(place, wish.prompt())) {
+                        return Arrays.stream(wish.blocks())
+                                .boxed()
+                                .collect(Collectors.toMap(block -> block, _ -> Rejection.CORRUPT));
+                    }
+                    local.pages().empty(place, wish.blocks());
+                    return Map.of();
+                })));
     }
 
     @Override

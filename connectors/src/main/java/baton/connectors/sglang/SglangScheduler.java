@@ -40,7 +40,7 @@ final class SglangScheduler extends PromptScheduler {
     private final SglangSettings settings;
     private final SglangExchange exchange;
     private Optional<PeerAddress> bootstrap = Optional.empty();
-    /** Requests with kept prompts whose rooms only the answers name. */
+    /** Requests with kept prompts in rooms that only their answers name. */
     private final Set<String> unnamed = new HashSet<>();
 
     SglangScheduler(ConnectorContext context, SglangSettings settings, SglangExchange exchange) {

@@ -45,8 +45,8 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
         JsonFields quantization = json.object(CONFIG).orElseThrow();
         return switch (quantization.string("quant_method").orElse("")) {
             case "fp8" -> {
-                require(quantization, "fmt", "e4m3");
-                require(quantization, "activation_scheme", "dynamic", "static");
+                var _ = quantization.choice("fmt", "e4m3");
+                var _ = quantization.choice("activation_scheme", "dynamic", "static");
                 yield quantization
                         .value("weight_block_size")
                         .map(_ -> blocks(quantization, "weight_block_size", "weight_scale_inv"))
@@ -65,7 +65,7 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
     }
 
     private static Fp8Weights ofCompressedTensors(JsonFields quantization) {
-        require(quantization, "format", "float-quantized");
+        var _ = quantization.choice("format", "float-quantized");
         quantization.value("kv_cache_scheme").ifPresent(scheme -> {
             throw new ConfigException(
                     quantization.field("kv_cache_scheme"),
@@ -80,11 +80,11 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
         String name = groups.names().iterator().next();
         JsonFields group = required(groups, name, groups.object(name));
         JsonFields weights = required(group, "weights", group.object("weights"));
-        require(weights, "type", "float");
+        var _ = weights.choice("type", "float");
         weights.integer("num_bits").filter(bits -> bits != Byte.SIZE).ifPresent(bits -> {
             throw ConfigException.unsupported(weights.field("num_bits"), bits, "8");
         });
-        require(weights, "strategy", "tensor", "channel", "block");
+        var _ = weights.choice("strategy", "tensor", "channel", "block");
         return switch (required(weights, "strategy", weights.string("strategy"))) {
             case "tensor" -> new Fp8Weights("weight_scale", 0, 0);
             case "channel" -> new Fp8Weights("weight_scale", 1, 0);
@@ -101,12 +101,6 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
                     json.field(field), "is %s, must be [rows, columns] of a block".formatted(JsonFields.shown(size)));
         }
         return new Fp8Weights(scales, size.get(0).asInt(), size.get(1).asInt());
-    }
-
-    private static void require(JsonFields json, String field, String... allowed) {
-        json.string(field).filter(value -> !List.of(allowed).contains(value)).ifPresent(value -> {
-            throw ConfigException.unsupported(json.field(field), value, String.join(", ", allowed));
-        });
     }
 
     private static <T> T required(JsonFields json, String field, Optional<T> value) {

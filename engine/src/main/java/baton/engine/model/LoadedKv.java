@@ -23,7 +23,7 @@ import java.util.stream.IntStream;
  * the distance of a token's keys, of all heads together, or of its values, in parts of the longer vector.
  */
 final class LoadedKv {
-    /** Tokens that a thread compares at once, and that are judged together. */
+    /** Tokens that a thread compares at once; fewer than two pieces are judged together. */
     private static final int PIECE = 16;
 
     private final Map<Integer, LoadedTokens> loaded;

@@ -165,18 +165,14 @@ public final class SequenceSampler {
             only = guide.map(FormatGuide::only).orElse(only);
         }
         if (only.isPresent() || (params.greedy() && !changed)) {
-            if (!logits.isFinite(row)) {
-                throw unusable(row);
-            }
+            requireFinite(logits, row);
             return only.isPresent()
                     ? only
                     : guide.map(format -> format.argmax(logits, row))
                             .orElseGet(() -> OptionalInt.of(logits.argmax(row)));
         }
         if (guide.isPresent()) {
-            if (!logits.isFinite(row)) {
-                throw unusable(row);
-            }
+            requireFinite(logits, row);
             guide.get().load(logits.row(row), distribution);
         } else {
             load(logits, row, distribution);
@@ -195,6 +191,12 @@ public final class SequenceSampler {
         OptionalInt end = thinking.map(ThinkingGuide::forced).orElse(OptionalInt.empty());
         boolean allowed = end.isEmpty() || guide.isEmpty() || guide.get().allows(end.getAsInt());
         return allowed ? end : OptionalInt.empty();
+    }
+
+    private static void requireFinite(Logits logits, int row) {
+        if (!logits.isFinite(row)) {
+            throw unusable(row);
+        }
     }
 
     static IllegalStateException unusable(int row) {

@@ -73,7 +73,8 @@ final class Zmtp {
             throws IOException {
         InputStream in = socket.getInputStream();
         OutputStream out = socket.getOutputStream();
-        if (access.secret().isPresent()) {
+        boolean seals = access.secret().isPresent();
+        if (seals) {
             SealedChannel sealed = SealedChannel.open(
                     access,
                     "messages",
@@ -84,12 +85,7 @@ final class Zmtp {
             in = Channels.newInputStream(sealed);
             out = Channels.newOutputStream(sealed);
         }
-        return new Zmtp(
-                in,
-                new BufferedOutputStream(out),
-                maxFrames,
-                maxMessageBytes,
-                !caller && access.secret().isPresent());
+        return new Zmtp(in, new BufferedOutputStream(out), maxFrames, maxMessageBytes, !caller && seals);
     }
 
     /** The peer does not keep to the protocol or to the bounds. */

@@ -160,9 +160,7 @@ final class LivenessSocket implements AutoCloseable {
             }
             return new LivenessSocket(channel);
         } catch (IOException | IllegalArgumentException e) {
-            if (channel != null) {
-                Closing.quietly(channel);
-            }
+            Closing.quietly(channel);
             throw new PipeException("rank 0 is not at " + host + ":" + port + ": " + e.getMessage(), e);
         }
     }

@@ -34,11 +34,11 @@ public final class StoreCounters {
     }
 
     private void add(String name, long more, String label, String labelValue) {
-        counts.add(name, more, Map.of("store", store, label, labelValue.toLowerCase(Locale.ROOT)));
+        counts.add(name, more, Map.of("store", store, label, labelValue));
     }
 
     public void count(Result result, long keys) {
-        add("baton:kv_store_keys", keys, "result", result.name());
+        add("baton:kv_store_keys", keys, "result", result.name().toLowerCase(Locale.ROOT));
         if (result == Result.UNVERIFIED) {
             unverified = true;
         }
