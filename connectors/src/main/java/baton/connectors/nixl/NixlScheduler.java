@@ -483,7 +483,7 @@ final class NixlScheduler implements SchedulerConnector {
         long now = context.ticker().nanos();
         boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
         lastHeartbeat = all ? now : lastHeartbeat;
-        // Where nothing is computed, what has the blocks here may wait for blocks that waiting requests keep leased.
+        // Where nothing is computed for a lease, those with the blocks here may wait for the leases of those without.
         long lease = settings.lease().toNanos();
         // The first is sent at once: it tells the owner which agents want the blocks.
         List<Tracked> wanting = requests.values().stream()

@@ -218,9 +218,9 @@ final class Connection {
         }
     }
 
-    /** Sends the last frame of the handshake, without waiting: the few bytes so far always fit into the socket's buffer. */
-    void writeSome(Frame frame) throws IOException {
-        sink.write(frame.encode());
+    /** Sends a refusal of the handshake, without waiting: the few bytes so far always fit into the socket's buffer. */
+    void refuse(String reason) throws IOException {
+        sink.write(new Frame.Refuse(reason).encode());
     }
 
     /** Receives a frame of the handshake. */

@@ -81,7 +81,8 @@ import org.slf4j.LoggerFactory;
  * with one copy, other peers over TCP. Memory of a device reaches peers of the same device only, within it.
  *
  * <p>A region can be mapped by peers if it is {@link MappableMemory}. A process that has an agent's metadata may read its registered
- * memory, and write to what needs no permit. Connections are encrypted where {@code kv_encryption} requires it.
+ * memory, and write to what needs no permit. Where instances have a secret, handshakes are sealed with it, and whole
+ * connections where {@code kv_encryption} requires it.
  */
 public final class EmbeddedAgent implements TransferAgent {
     private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);

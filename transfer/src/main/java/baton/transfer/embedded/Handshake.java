@@ -64,7 +64,7 @@ final class Handshake {
             } catch (TransferException e) {
                 String why = String.valueOf(e.getMessage());
                 agent.refuse(connection.remoteAddress(), why);
-                connection.writeSome(new Frame.Refuse(why));
+                connection.refuse(why);
                 throw e;
             }
             connection.write(new Frame.Welcome(), deadline);
