@@ -12,6 +12,7 @@ import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
@@ -26,6 +27,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Tag;
@@ -38,7 +40,7 @@ import tools.jackson.databind.node.ObjectNode;
  * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them. Each stream has the bytes that it has without a failure.
  *
  * <table><caption>Options of longer runs</caption>
- * <tr><td>{@code -Dtests.continued}</td><td>number of faults; {@code .seconds}: after which no more begin; {@code .restart}: milliseconds after which a killed instance starts again</td></tr>
+ * <tr><td>{@code -Dtests.continued}</td><td>number of faults; {@code .seconds}: after which no more begin; {@code .gap}: the fewest milliseconds between two; {@code .restart}: milliseconds after which a killed instance starts again</td></tr>
  * <tr><td>{@code -Dtests.continued.clients}, {@code .decodes}</td><td>requests at once; decode instances</td></tr>
  * <tr><td>{@code -Dtests.continued.prompt}, {@code .output}</td><td>length of all prompts and the most of answers, in tokens</td></tr>
  * <tr><td>{@code -Dtests.continued.model}, {@code .memory}</td><td>another model, the size of its KV cache</td></tr>
@@ -46,7 +48,7 @@ import tools.jackson.databind.node.ObjectNode;
  * <tr><td>{@code -Dtests.drained}, {@code -Dtests.drains}</td><td>streams of which an instance that is drained has a third; number of drains</td></tr>
  * <tr><td>{@code -Dtests.seed}</td><td>other moments</td></tr>
  * </table>
- * The pauses of streams are printed, and the course of the request with the longest.
+ * The pauses of streams are printed, apart those of which the prompt was computed again, and the courses of the requests with the longest.
  */
 @Tag("thorough")
 class ContinuedProcessesTest {
@@ -54,6 +56,7 @@ class ContinuedProcessesTest {
     private static final int LENGTH = Integer.getInteger("tests.continued.prompt", 0);
     private static final long SEED = Long.getLong("tests.seed", 7);
     private static final Duration WITHIN = Duration.ofSeconds(Long.getLong("tests.continued.seconds", 3600));
+    private static final int GAP_MILLIS = Integer.getInteger("tests.continued.gap", 200);
     private static final int CLIENTS = Integer.getInteger("tests.continued.clients", 6);
     private static final int DECODE_INSTANCES = Integer.getInteger("tests.continued.decodes", 3);
     private static final String KEY = "operator";
@@ -99,7 +102,7 @@ class ContinuedProcessesTest {
     private final List<Double> computed = Collections.synchronizedList(new ArrayList<>());
 
     /** From the failure of a stream's instance to its next event. */
-    private record Pause(double millis, JsonNode steps) {}
+    private record Pause(double millis, boolean isPromptCached, JsonNode steps) {}
 
     /** Times between two tokens. */
     private record TokenGaps(double seconds, double count) {
@@ -246,7 +249,7 @@ class ContinuedProcessesTest {
                                 && System.nanoTime() < end
                                 && all.stream().noneMatch(each -> each.state() == Future.State.FAILED);
                         i++) {
-                    LockSupport.parkNanos(TimeUnit.MICROSECONDS.toNanos(200_000 + random.nextInt(800_000)));
+                    LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(GAP_MILLIS + random.nextInt(800)));
                     boolean isHang = i % WITH_A_HANG == 0;
                     Instance decode = choose(DECODES, random);
                     if (isHang) {
@@ -384,23 +387,28 @@ class ContinuedProcessesTest {
                 System.out.println("  " + sample + " " + value);
             }
         });
-        List<Pause> ordered = pauses.stream()
+        Map<Boolean, List<Pause>> ordered = pauses.stream()
                 .sorted(Comparator.comparingDouble(Pause::millis))
-                .toList();
-        if (!ordered.isEmpty()) {
-            System.out.println("  %d pauses in ms: median %.0f, 90 %% %.0f, 99 %% %.0f, longest %.0f"
+                .collect(Collectors.groupingBy(Pause::isPromptCached));
+        ordered.forEach((isPromptCached, of) -> {
+            printMillis(
+                    isPromptCached ? "pauses" : "pauses with a prompt that was computed again",
+                    of.stream().map(Pause::millis).toList());
+            of.getLast().steps.forEach(step -> System.out.println("    " + step));
+        });
+        printMillis("whole prompts", computed.stream().sorted().toList());
+    }
+
+    private static void printMillis(String of, List<Double> sorted) {
+        if (!sorted.isEmpty()) {
+            System.out.println("  %d %s in ms: median %.0f, 90 %% %.0f, 99 %% %.0f, longest %.0f"
                     .formatted(
-                            ordered.size(),
-                            ordered.get(ordered.size() / 2).millis,
-                            ordered.get(ordered.size() * 9 / 10).millis,
-                            ordered.get(ordered.size() * 99 / 100).millis,
-                            ordered.getLast().millis));
-            List<Double> whole = computed.stream().sorted().toList();
-            if (!whole.isEmpty()) {
-                System.out.println("  %d whole prompts were computed in ms: median %.0f, longest %.0f"
-                        .formatted(whole.size(), whole.get(whole.size() / 2), whole.getLast()));
-            }
-            ordered.getLast().steps.forEach(step -> System.out.println("    " + step));
+                            sorted.size(),
+                            of,
+                            sorted.get(sorted.size() / 2),
+                            sorted.get(sorted.size() * 9 / 10),
+                            sorted.get(sorted.size() * 99 / 100),
+                            sorted.getLast()));
         }
     }
 
@@ -416,19 +424,20 @@ class ContinuedProcessesTest {
         assertThat(comparable(answer.body())).as(id).isEqualTo(asked.answer);
         answers.incrementAndGet();
         JsonNode course = by.get("/v1/requests/" + id + "/explain").json();
+        boolean isPromptCached = course.at("/prefill/cached_tokens").asInt(1) > 0;
         double failed = -1;
         boolean begun = false;
         for (JsonNode step : course.path("steps")) {
             String what = step.path("what").asString();
             begun |= what.equals("first byte");
             if (what.equals("the stream goes on")) {
-                pauses.add(new Pause(step.path("at_ms").asDouble() - failed, course.path("steps")));
+                pauses.add(new Pause(step.path("at_ms").asDouble() - failed, isPromptCached, course.path("steps")));
                 failed = -1;
             } else if (begun && failed < 0 && what.startsWith("decode instance ")) {
                 failed = step.path("at_ms").asDouble();
             }
         }
-        if (course.at("/prefill/cached_tokens").asInt(1) == 0) {
+        if (!isPromptCached) {
             computed.add(course.at("/prefill/ended_ms").asDouble()
                     - course.at("/prefill/sent_ms").asDouble());
         }
