@@ -31,7 +31,8 @@ class EncryptedClusterTest {
     static final Instances INSTANCES = new Instances();
 
     @ParameterizedTest
-    @EnumSource(names = {"NixlConnector", "NixlPushConnector", "P2pNcclConnector", "PyNcclConnector"})
+    @EnumSource(
+            names = {"NixlConnector", "NixlPushConnector", "P2pNcclConnector", "PyNcclConnector", "MooncakeConnector"})
     void answersFromAHandOverThatIsEncrypted(LocalCluster.Connector connector) throws Exception {
         List<String> options = List.of(ClusterConnector.SETTING + "transport", "tcp", "--kv-encryption", "required");
         Ledgers.Case question = Ledgers.named("recall-400");

@@ -60,8 +60,7 @@ final class EngineDirectory {
                 lookups.clear();
             }
             lookup = new Lookup(exchange.query(
-                            "http://" + source.registry(),
-                            local.settings().timeouts().handshake())
+                            source.registry(), local.settings().timeouts().handshake())
                     .thenApply(table -> table.engines().values().stream()
                             .filter(engine -> engine.id().equals(source.engineId()))
                             .findFirst()));

@@ -3,6 +3,7 @@ package baton.connectors.mooncake;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
+import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
@@ -21,12 +22,15 @@ import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.mooncake.MooncakeAgent;
 import baton.transfer.mooncake.MooncakeAgentSettings;
+import baton.transfer.select.TransferAgents;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * The decode instance asks the prefill instance to write a prompt's blocks into its memory, and the prefill instance does so as soon as
@@ -62,7 +66,10 @@ public final class MooncakeConnector implements KvConnector {
 
     /** With another runtime's memory and threads. */
     public MooncakeConnector(ConnectorRuntime runtime) {
-        this(runtime, MooncakeConnector::tcp, access -> new SystemExchange(access, runtime.background()));
+        this(
+                runtime,
+                (config, settings) -> settings.isSealed() ? embedded(runtime, config, settings) : tcp(config, settings),
+                access -> new SystemExchange(access, runtime.background()));
     }
 
     /** With the transfer agents and threads of another runtime, and messages of another kind, as in a simulation. */
@@ -77,6 +84,20 @@ public final class MooncakeConnector implements KvConnector {
         this.runtime = runtime;
         this.agents = agents;
         this.exchanges = exchanges;
+    }
+
+    /** Baton's own, as Mooncake's protocols have no place for a secret. */
+    private static TransferAgent embedded(
+            ConnectorRuntime runtime, KvTransferConfig config, MooncakeSettings settings) {
+        log.info(
+                "Instances have a secret: Baton's embedded transfer agent moves blocks, not Mooncake's transport, and peers of Mooncake are refused");
+        ObjectNode extra = JsonNodeFactory.instance.objectNode().put(TransferAgents.TRANSPORT, transport(config));
+        return runtime.transferAgent(
+                JsonFields.of("kv_connector_extra_config", extra), settings.host(), settings.access());
+    }
+
+    private static String transport(KvTransferConfig config) {
+        return config.extra().string(TransferAgents.TRANSPORT).orElse("auto");
     }
 
     /** Mooncake's transfer engine, as the settings ask for it. */
@@ -146,18 +167,19 @@ public final class MooncakeConnector implements KvConnector {
     public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
         return Optional.of(new WarmUpPair(
                 new MooncakeConnector(),
-                side(KvRole.PRODUCER),
-                side(KvRole.CONSUMER),
+                side(KvRole.PRODUCER, config),
+                side(KvRole.CONSUMER, config),
                 "warm-up-%d"::formatted,
                 number -> Map.of(MooncakeScheduler.TRANSFER_ID, "warm-up-" + number),
                 () -> {}));
     }
 
-    private static KvTransferConfig side(KvRole role) {
+    private static KvTransferConfig side(KvRole role, KvTransferConfig config) {
         return KvTransferConfig.builder("MooncakeConnector", role)
                 .ip(LOOPBACK)
                 .extra(MooncakeSettings.BOOTSTRAP_PORT, 0)
                 .extra(MooncakeSettings.PROTOCOL, "tcp")
+                .extra(TransferAgents.TRANSPORT, transport(config))
                 .build();
     }
 

@@ -8,6 +8,7 @@ import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
@@ -156,6 +157,11 @@ final class MooncakeScheduler extends PromptScheduler {
         return params.string(name)
                 .filter(value -> !value.isBlank())
                 .orElseThrow(() -> new InvalidFieldException(name, "is missing"));
+    }
+
+    @Override
+    public List<Measurement> takeMeasurements() {
+        return settings.access().takeRefusedMeasurement().stream().toList();
     }
 
     @Override

@@ -7,6 +7,7 @@ import baton.kv.ListenAddress;
 import baton.kv.Setting;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
+import baton.transfer.select.TransferAgents;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -49,8 +50,12 @@ record MooncakeSettings(
                     "`host:port` of a registry elsewhere, with which this prefill instance registers; then it runs none."),
             Setting.of(DP_RANK, 0, "Of this instance among those that share a registry."),
             Setting.of(WORKERS, 10, "Prompts that a rank writes at once."),
-            Setting.of(PROTOCOL, "rdma", "vLLM's. Transfers go over TCP in any case."),
+            Setting.of(PROTOCOL, "rdma", "vLLM's. Transfers never go over RDMA."),
             Setting.absent(DEVICE, "none", "vLLM's; has no effect."),
+            Setting.of(
+                    TransferAgents.TRANSPORT,
+                    "auto",
+                    "With a secret, within one host: `auto` is shared memory, `tcp` is TCP as between hosts."),
             Setting.absent(
                     ABORT,
                     "variable `" + ABORT_VARIABLE + "`, else 480",
@@ -62,6 +67,14 @@ record MooncakeSettings(
                     "Seconds for one question to a registry, or one connection."),
             Setting.absent(
                     LOAD, "`" + ABORT + "` and `" + TRANSFER + "`", "Seconds after which a decode instance gives up."));
+
+    /**
+     * Whether instances have a secret, for which Mooncake's protocols have no place: messages are sealed then, and the embedded agent moves
+     * the blocks. Only Baton's instances with that secret are peers.
+     */
+    boolean isSealed() {
+        return access.secret().isPresent();
+    }
 
     /** How long things may take. */
     record Timeouts(Duration handshake, Duration abort, Duration transfer, Duration load) {
@@ -79,6 +92,7 @@ record MooncakeSettings(
         JsonFields extra = config.extra().withDefaults(SETTINGS);
         JsonFields variables = JsonFields.ofVariables(environment);
         extra.choice(PROTOCOL, "rdma", "tcp");
+        extra.choice(TransferAgents.TRANSPORT, "auto", "tcp");
         ListenAddress.requireOfOneHost("kv_ip", config.ip());
         Optional<PeerAddress> registry = extra.string(REGISTRY)
                 .map(text -> PeerAddress.find(text)
@@ -90,8 +104,9 @@ record MooncakeSettings(
                 "kv_ip",
                 config.ip(),
                 registry.map(PeerAddress::host).map(List::of).orElse(List.of()));
-        // Mooncake's messages have no place for a secret.
-        access.requireSafeByAddress("kv_ip", config.ip());
+        if (access.secret().isEmpty()) {
+            access.requireSafeByAddress("kv_ip", config.ip());
+        }
         Duration handshake = seconds(extra, HANDSHAKE)
                 .or(() -> seconds(variables, HANDSHAKE_VARIABLE))
                 .orElse(Duration.ofSeconds(30));

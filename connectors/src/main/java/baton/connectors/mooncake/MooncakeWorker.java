@@ -74,8 +74,8 @@ final class MooncakeWorker implements WorkerConnector {
         TransferAgent agent = TransferAgent.reaching(cache.memory(), agents.open(context.config(), settings));
         agent.onProgress(context.wake());
         try {
-            // Closing the agent ends the registration. Mooncake has no permits.
-            TransferAgent.Registration _ = agent.register(new Region(cache.memory(), false));
+            // Closing the agent ends the registration. Mooncake's agent has no permits.
+            TransferAgent.Registration _ = agent.register(new Region(cache.memory(), settings.isSealed()));
             LocalRank local = new LocalRank(context, settings, runtime, rank, cache, agent, stats);
             Optional<PromptSender> sender =
                     context.config().isProducer() ? Optional.of(new PromptSender(local)) : Optional.empty();
@@ -146,7 +146,7 @@ final class MooncakeWorker implements WorkerConnector {
     private void work() {
         long now = context.ticker().nanos();
         Parts own = parts();
-        // No message of Mooncake's agents means anything here.
+        // No message of the agents means anything here.
         own.agent().takeNotifications();
         own.sender().ifPresent(sender -> sender.advance(now));
         own.receiver().advance(now);

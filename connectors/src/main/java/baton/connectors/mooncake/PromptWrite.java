@@ -163,6 +163,7 @@ final class PromptWrite extends Push {
         transfers.write(
                 local.agent(),
                 connected.resultNow(),
+                message.request().own().map(Own::permit).orElse(0L),
                 ranges,
                 local.settings().timeouts().transfer());
     }

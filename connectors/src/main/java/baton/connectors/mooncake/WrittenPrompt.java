@@ -11,6 +11,8 @@ import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange;
 import baton.messages.mooncake.MooncakeExchange.Asking;
 import baton.messages.mooncake.MooncakeExchange.Ending;
+import baton.transfer.TransferAgent.Permit;
+import baton.transfer.TransferAgent.Span;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -18,6 +20,7 @@ import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
+import java.util.stream.IntStream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -25,6 +28,9 @@ import org.slf4j.LoggerFactory;
  * Mooncake cannot hold a peer's writes back. So the blocks of a load that fails, or is not wanted any more, are given back only when no
  * rank writes to them any more: it has answered; or it has answered that it has stopped; or nothing listens at its address, and what its
  * process had sent before it ended has arrived; or it must have stopped by its own time limits.
+ *
+ * The embedded agent, which instances with a secret have, says that a write is over before the peer has stopped it. So there the permit to
+ * write is closed before blocks are given back.
  */
 
 /** A prompt that prefill ranks are asked to write. */
@@ -39,6 +45,7 @@ final class WrittenPrompt implements Arrival {
     private final LocalRank local;
     private final Wish wish;
     private final String attempt;
+    private final Optional<Permit> permit;
     private final List<Writer> writers;
     private Optional<String> failure = Optional.empty();
 
@@ -48,7 +55,17 @@ final class WrittenPrompt implements Arrival {
         this.local = receiver.local;
         this.wish = wish;
         this.attempt = attempt;
+        this.permit = local.settings().isSealed() ? permit() : Optional.empty();
         this.writers = ranks.stream().map(rank -> new Writer(rank, now)).toList();
+    }
+
+    /** To write to the load's blocks. */
+    private Optional<Permit> permit() {
+        long bytes = local.cache().layout().blockBytes();
+        return local.agent()
+                .permit(IntStream.of(wish.blocks())
+                        .mapToObj(block -> new Span(local.cache().memory().address() + block * bytes, bytes))
+                        .toList());
     }
 
     private void fail(String why) {
@@ -77,6 +94,7 @@ final class WrittenPrompt implements Arrival {
                         wish.source().key(),
                         local.compatibility(),
                         local.agent().metadata(),
+                        permit.map(Permit::token).orElse(0L),
                         stop)));
         Duration timeout = local.settings().timeouts().handshake();
         return receiver.exchange.ask(rank, request.encode(), timeout, new MooncakeExchange.Asker() {
@@ -250,7 +268,11 @@ final class WrittenPrompt implements Arrival {
         if (failure.isPresent()) {
             writers.forEach(writer -> writer.stop(now));
         }
-        return writers.stream().allMatch(writer -> writer.isSilent(now));
+        boolean over = writers.stream().allMatch(writer -> writer.isSilent(now));
+        if (over) {
+            permit.ifPresent(Permit::close);
+        }
+        return over;
     }
 
     @Override

@@ -3,6 +3,7 @@ package baton.connectors.mooncake;
 import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
 import java.io.IOException;
+import java.math.BigInteger;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -67,9 +68,10 @@ record XferRequest(
      * @param transferId of the request that the attempt is about
      * @param compatibility equal for instances that can exchange blocks
      * @param agent metadata of the asking rank's transfer agent
+     * @param permit token of the agent's permit to write to the blocks, which ends with the load; 0 for none
      * @param stop do not write for the attempt any more, and answer when that is certain; {@link #requests} is empty then
      */
-    record Own(String attempt, String transferId, String compatibility, byte[] agent, boolean stop) {}
+    record Own(String attempt, String transferId, String compatibility, byte[] agent, long permit, boolean stop) {}
 
     /** Names the regions at a prefill rank, as vLLM's {@code _peer_layout_key}. */
     record LayoutKey(String hostname, int port, int tpRank, int ppSize, int tpSize, long layoutId) {}
@@ -124,13 +126,17 @@ record XferRequest(
                 packer.packString("layout_id").packLong(layoutId);
             }
             if (own.isPresent()) {
-                packer.packString(OWN).packMapHeader(5);
+                long permit = own.get().permit();
+                packer.packString(OWN).packMapHeader(permit == 0 ? 5 : 6);
                 packer.packString("attempt").packString(own.get().attempt());
                 packer.packString("transfer_id").packString(own.get().transferId());
                 packer.packString("compatibility").packString(own.get().compatibility());
                 packer.packString("agent").packBinaryHeader(own.get().agent().length);
                 packer.writePayload(own.get().agent());
                 packer.packString("stop").packInt(own.get().stop() ? 1 : 0);
+                if (permit != 0) {
+                    packer.packString("permit").packBigInteger(new BigInteger(Long.toUnsignedString(permit)));
+                }
             }
             return packer.toByteArray();
         } catch (IOException e) {
@@ -221,12 +227,14 @@ record XferRequest(
             Map<String, String> texts = new LinkedHashMap<>();
             List<byte[]> agent = new ArrayList<>();
             List<Integer> stop = new ArrayList<>();
+            List<Long> permit = new ArrayList<>();
             value.fields(WHAT + "." + OWN, (name, inner) -> {
                 String field = WHAT + "." + OWN + "." + name;
                 switch (name) {
                     case "attempt", "transfer_id", "compatibility" -> texts.put(name, inner.text(field));
                     case "agent" -> agent.add(inner.bytes(field));
                     case "stop" -> stop.add(inner.integer(field, 0, 1));
+                    case "permit" -> permit.add(inner.unsigned(field));
                     default -> {
                         return false;
                     }
@@ -242,6 +250,7 @@ record XferRequest(
                     texts.getOrDefault("transfer_id", ""),
                     texts.getOrDefault("compatibility", ""),
                     agent.getFirst(),
+                    permit.isEmpty() ? 0 : permit.getFirst(),
                     stop.contains(1));
         }
 

@@ -32,11 +32,15 @@ public final class TransferGroup {
         return transfer;
     }
 
-    /** Starts writes of all ranges to a peer, in transfers of at most {@value #MOST_RANGES}. */
-    public void write(TransferAgent agent, TransferAgent.Peer peer, List<Range> ranges, Duration timeout) {
+    /**
+     * Starts writes of all ranges to a peer, in transfers of at most {@value #MOST_RANGES}.
+     *
+     * @param permit of the peer's, 0 for none
+     */
+    public void write(TransferAgent agent, TransferAgent.Peer peer, long permit, List<Range> ranges, Duration timeout) {
         for (int i = 0; i < ranges.size(); i += MOST_RANGES) {
             List<Range> some = ranges.subList(i, Math.min(i + MOST_RANGES, ranges.size()));
-            start(some.size(), () -> agent.start(TransferAgent.Operation.WRITE, peer, some, Optional.empty(), timeout));
+            start(some.size(), () -> agent.write(peer, permit, some, Optional.empty(), timeout));
         }
     }
 

@@ -115,6 +115,7 @@ final class RoomPush extends Push {
         transfers.write(
                 local.agent(),
                 connected.resultNow(),
+                0,
                 local.pages().ranges(place.orElseThrow(), rank, wanted),
                 local.settings().transfer());
     }

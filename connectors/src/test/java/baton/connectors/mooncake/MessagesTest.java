@@ -39,7 +39,7 @@ class MessagesTest {
     private static final String PYTHON =
             Optional.ofNullable(System.getenv("BATON_PYTHON")).orElse("python3");
     private static final KvLayout LAYOUT = new KvLayout(2, 2, 4, 4, DType.F32);
-    private static final Own OWN = new Own("a.0.0.1", "xfer-1", "version=1", new byte[] {1, -1}, false);
+    private static final Own OWN = new Own("a.0.0.1", "xfer-1", "version=1", new byte[] {1, -1}, -2, false);
     private static final Written WRITTEN = new Written("digest", new int[] {0, 1}, 16, 32, new int[] {-1, 7});
 
     private static final long LAYOUT_ID = 0x7edc_ba98_7654_3211L;

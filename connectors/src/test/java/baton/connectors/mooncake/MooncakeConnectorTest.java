@@ -1,6 +1,7 @@
 package baton.connectors.mooncake;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.connectors.DelegatingRuntime;
 import baton.connectors.mooncake.XferReply.Status;
@@ -31,11 +32,28 @@ import baton.messages.mooncake.MooncakeExchange.Question;
 import baton.messages.mooncake.RankRegistration;
 import baton.messages.mooncake.SystemExchange;
 import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.testkit.Damages;
+import baton.testkit.DamagingProxy;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -43,6 +61,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
@@ -51,6 +70,7 @@ import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** What goes wrong between two instances, over real connections. */
 @Timeout(60)
@@ -62,6 +82,15 @@ class MooncakeConnectorTest {
     private final List<WorkerReport> reports = new ArrayList<>();
     /** To all engines. */
     private final List<Question> questions = new CopyOnWriteArrayList<>();
+
+    /** Of all engines. */
+    private final List<EmbeddedAgent> agents = new ArrayList<>();
+
+    /** Settings of the engines that are made next. */
+    private Map<String, Object> access = Map.of();
+
+    @TempDir
+    private Path directory;
 
     /** What becomes of questions on their way to all engines. */
     private UnaryOperator<byte[]> arriving = message -> message;
@@ -84,23 +113,29 @@ class MooncakeConnectorTest {
     private FakeEngine engine(
             KvRole role, String model, double abort, UnaryOperator<byte[]> answers, Consumer<Question> afterAnswer) {
         DelegatingRuntime runtime = new DelegatingRuntime();
-        KvTransferConfig config = KvTransferConfig.builder("MooncakeConnector", role)
+        KvTransferConfig.Builder builder = KvTransferConfig.builder("MooncakeConnector", role)
                 .engineId(role.configName())
                 .extra("bootstrap_port", 0)
                 .extra("handshake_timeout", 1)
                 .extra("abort_request_timeout", abort)
                 .extra("transfer_timeout", 0.5)
-                .extra("load_timeout", Math.min(abort, 1))
-                .build();
+                .extra("load_timeout", Math.min(abort, 1));
+        access.forEach(builder::extra);
+        KvTransferConfig config = builder.build();
         MooncakeConnector connector = new MooncakeConnector(
                 new DelegatingRuntime() {
                     @Override
-                    public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
-                        return MooncakeConnector.tcp(config, MooncakeSettings.of(config, Map.of()));
+                    public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess peers) {
+                        if (peers.secret().isEmpty()) {
+                            return MooncakeConnector.tcp(config, MooncakeSettings.of(config, Map.of()));
+                        }
+                        EmbeddedAgent agent = agent(peers);
+                        agents.add(agent);
+                        return agent;
                     }
                 },
-                access -> new Altered(
-                        new SystemExchange(access, runtime.background()),
+                peers -> new Altered(
+                        new SystemExchange(peers, runtime.background()),
                         message -> arriving.apply(message),
                         answers,
                         questions::add,
@@ -115,6 +150,18 @@ class MooncakeConnectorTest {
                 64);
         opened.add(engine);
         return engine;
+    }
+
+    private static EmbeddedAgent agent(PeerAccess peers) {
+        try {
+            return EmbeddedAgent.open(
+                    "test",
+                    EmbeddedAgent.Settings.at(HOST)
+                            .withTransport(EmbeddedAgent.Transport.TCP)
+                            .withAccess(Optional.of(peers)));
+        } catch (TransferException e) {
+            throw new AssertionError(e);
+        }
     }
 
     /** Answers to this side's questions are changed on the way, and questions to this side are seen. */
@@ -175,8 +222,8 @@ class MooncakeConnectorTest {
         }
 
         @Override
-        public CompletableFuture<EngineTable> query(String address, Duration timeout) {
-            return exchange.query(address, timeout);
+        public CompletableFuture<EngineTable> query(PeerAddress registry, Duration timeout) {
+            return exchange.query(registry, timeout);
         }
 
         @Override
@@ -368,10 +415,17 @@ class MooncakeConnectorTest {
         return new XferRequest(HOST, port, 1, 0, 1, wanted, regions, layoutId, Optional.empty()).encode();
     }
 
+    private static PeerAddress registry(FakeEngine prefill) {
+        String address = prefill.scheduler()
+                .advertisedKvTransferParams()
+                .flatMap(params -> params.string("remote_bootstrap_addr"))
+                .orElseThrow();
+        return PeerAddress.parse("address", address.substring("http://".length()));
+    }
+
     private static PeerAddress rank(MooncakeExchange exchange, FakeEngine prefill) throws Exception {
-        JsonFields params = prefill.scheduler().advertisedKvTransferParams().orElseThrow();
         return exchange
-                .query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
+                .query(registry(prefill), Duration.ofSeconds(10))
                 .get(10, TimeUnit.SECONDS)
                 .engines()
                 .values()
@@ -508,6 +562,192 @@ class MooncakeConnectorTest {
             assertThat(sum("baton:mooncake_silent_peers")).isEqualTo(1);
             assertThat(invalid()).isEqualTo(3);
             decode.end(running, RequestEnd.ERROR);
+        }
+    }
+
+    // Instances with a secret
+
+    private Map<String, Object> secret(String text, String encryption) throws IOException {
+        return Map.of(
+                "kv_auth_secret_file",
+                Files.writeString(directory.resolve(text), text.repeat(8)),
+                "kv_encryption",
+                encryption,
+                "handshake_timeout",
+                10,
+                "transfer_timeout",
+                10,
+                "load_timeout",
+                30);
+    }
+
+    private MooncakeExchange exchange(Map<String, Object> settings) {
+        KvTransferConfig.Builder config = KvTransferConfig.builder("MooncakeConnector", KvRole.CONSUMER);
+        settings.forEach(config::extra);
+        MooncakeExchange exchange = new SystemExchange(
+                MooncakeSettings.of(config.build(), Map.of()).access(), new DelegatingRuntime().background());
+        opened.add(exchange);
+        return exchange;
+    }
+
+    private DamagingProxy proxy(String name, int port, Damages damages, ByteArrayOutputStream captured)
+            throws IOException {
+        DamagingProxy proxy = new DamagingProxy(
+                name, 0, new InetSocketAddress(InetAddress.getLoopbackAddress(), port), damages, (_, bytes) -> {
+                    synchronized (captured) {
+                        captured.writeBytes(bytes);
+                    }
+                });
+        opened.add(proxy);
+        return proxy;
+    }
+
+    /** Each plane passes a proxy: no plain byte is captured, and a flipped one ends the hand-over. */
+    @Test
+    void everyPlaneIsSealedAndAFlippedByteEndsALoad() throws Exception {
+        access = secret("one", "required");
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
+        Damages damages = new Damages();
+        ByteArrayOutputStream captured = new ByteArrayOutputStream();
+        MooncakeExchange sealed = exchange(access);
+        MooncakeExchange.Registry registry = sealed.serve(HOST, 0);
+        registry.register(new RankRegistration(
+                KvRole.PRODUCER.configName(),
+                0,
+                0,
+                0,
+                new PeerAddress(
+                        HOST,
+                        proxy("rank", rank(sealed, prefill).port(), damages, captured)
+                                .port())));
+        int registryPort = proxy("registry", registry.port(), damages, captured).port();
+        int agentPort = agents.get(1).listening().getPort();
+        int agentProxy = proxy("agent", agentPort, damages, captured).port();
+        arriving = message -> withAgentAt(message, agentPort, agentProxy);
+        // The rank is asked first by the next load, and the agent is connected to then.
+        for (String lane : List.of("rank to the server", "agent to the server", "")) {
+            damages.arm(new Damages.Damage(Damages.Kind.FLIP, lane, 600, 1));
+            JsonFields params = prefilled(prefill, 10);
+            Running running = decode.admit(
+                    request(
+                            params.toJson()
+                                    .put("remote_bootstrap_addr", "http://" + HOST + ":" + registryPort)
+                                    .toString(),
+                            10),
+                    0);
+            until(List.of(prefill, decode), () -> !running.isLoading() && prefill.usedBlocks() == 0);
+            assertThat(damages.disarm())
+                    .as("withdrawn before it happened: %s", lane)
+                    .isEqualTo(lane.isEmpty());
+            assertThat(decode.holds(running, 0, 10)).as(lane).isEqualTo(lane.isEmpty());
+            decode.end(running, lane.isEmpty() ? RequestEnd.LENGTH : RequestEnd.ERROR);
+        }
+        assertThat(invalid()).isEqualTo(6);
+        assertThat(sum("baton:kv_refused_peers")).isPositive();
+        synchronized (captured) {
+            assertThat(captured.toString(StandardCharsets.ISO_8859_1))
+                    .contains("baton-sealed/")
+                    .doesNotContain("remote_hostname", "engine_id", "version=1");
+        }
+    }
+
+    private static byte[] withAgentAt(byte[] message, int port, int proxy) {
+        ByteBuffer address = ByteBuffer.allocate(Integer.BYTES).putInt(0, port);
+        ByteBuffer all = ByteBuffer.wrap(message);
+        for (int i = 0; i + Integer.BYTES <= message.length; i++) {
+            if (all.slice(i, Integer.BYTES).equals(address)) {
+                all.putInt(i, proxy);
+            }
+        }
+        return message;
+    }
+
+    /** One that speaks Mooncake's protocols, one with another secret, and one that does not encrypt blocks. */
+    @Test
+    void peersWithOtherSettingsAreRefusedWithAnErrorThatNamesThem() throws Exception {
+        Map<String, Object> required = secret("one", "required");
+        access = required;
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        PeerAddress registry = registry(prefill);
+        PeerAddress rank = rank(exchange(required), prefill);
+        MooncakeExchange plainRegistry = exchange(Map.of());
+        PeerAddress plain = new PeerAddress(HOST, plainRegistry.serve(HOST, 0).port());
+        assertThatThrownBy(() ->
+                        exchange(required).query(plain, Duration.ofMillis(100)).get(20, TimeUnit.SECONDS))
+                .hasMessageContaining("a registry must have the same kv_auth_secret_file");
+        List<String> errors = new CopyOnWriteArrayList<>();
+        for (Map<String, Object> other :
+                List.of(Map.<String, Object>of(), secret("two", "required"), secret("one", "off"))) {
+            boolean known = other.containsValue("off");
+            if (!known) {
+                MooncakeExchange stranger = exchange(other);
+                assertThatThrownBy(() ->
+                                stranger.query(registry, Duration.ofSeconds(5)).get(20, TimeUnit.SECONDS))
+                        .isInstanceOf(ExecutionException.class);
+                CompletableFuture<MooncakeExchange.Ending> ended = new CompletableFuture<>();
+                opened.add(stranger.ask(
+                        rank, question(1, List.of(), 7), Duration.ofSeconds(5), new MooncakeExchange.Asker() {
+                            @Override
+                            public void answered(byte[] reply) {
+                                errors.add("a stranger was answered");
+                            }
+
+                            @Override
+                            public void ended(MooncakeExchange.Ending how, String why) {
+                                ended.complete(how);
+                            }
+                        }));
+                assertThat(ended.get(20, TimeUnit.SECONDS)).isEqualTo(MooncakeExchange.Ending.UNREACHED);
+            }
+            access = other;
+            FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> {
+                XferReply.decode(reply).error().ifPresent(errors::add);
+                return reply;
+            });
+            JsonFields params = prefilled(prefill, 10);
+            Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+            until(List.of(prefill, decode), () -> !running.isLoading());
+            decode.end(running, RequestEnd.ERROR);
+        }
+        assertThat(invalid()).isEqualTo(9);
+        assertThat(questions).hasSize(1);
+        assertThat(errors).singleElement().asString().contains("kv_auth_secret_file and kv_encryption");
+        assertThat(prefill.scheduler().takeMeasurements())
+                .as("of the registry")
+                .extracting(Measurement::name)
+                .containsExactly("baton:kv_refused_peers");
+        until(List.of(prefill), () -> sum("baton:kv_refused_peers") > 0);
+    }
+
+    /** The permit of a load ends with it; without one nobody writes. */
+    @Test
+    void aPeerWithTheSecretWritesOnlyWhatALoadWaitsFor() throws Exception {
+        access = secret("one", "off");
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
+        handsOver(prefill, decode);
+        XferRequest.Own own =
+                XferRequest.decode(questions.getFirst().message()).own().orElseThrow();
+        assertThat(own.permit()).isNotZero();
+        KvTransferConfig.Builder config = KvTransferConfig.builder("MooncakeConnector", KvRole.PRODUCER);
+        access.forEach(config::extra);
+        try (EmbeddedAgent insider =
+                        agent(MooncakeSettings.of(config.build(), Map.of()).access());
+                Arena arena = Arena.ofShared()) {
+            MemorySegment bytes = arena.allocate(64);
+            TransferAgent.Registration _ = insider.register(new Region(bytes, Optional.empty()));
+            TransferAgent.Peer peer = insider.connect(own.agent(), Duration.ofSeconds(10));
+            List<Range> ranges =
+                    List.of(new Range(bytes.address(), decode.cache().memory().address(), 64));
+            for (long permit : new long[] {0, own.permit(), 1}) {
+                Transfer write = insider.write(peer, permit, ranges, Optional.empty(), Duration.ofSeconds(10));
+                until(List.of(), () -> !(write.state() instanceof Transfer.State.UnderWay));
+                assertThat(write.state())
+                        .isInstanceOfSatisfying(
+                                Transfer.State.Failed.class,
+                                failed -> assertThat(failed.cause()).isEqualTo(Transfer.Cause.NOT_PERMITTED));
+            }
         }
     }
 }

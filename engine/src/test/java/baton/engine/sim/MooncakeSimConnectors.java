@@ -133,12 +133,11 @@ final class MooncakeSimConnectors extends OneSidedSimConnectors {
         }
 
         @Override
-        public CompletableFuture<EngineTable> query(String address, Duration timeout) {
+        public CompletableFuture<EngineTable> query(PeerAddress address, Duration timeout) {
             CompletableFuture<EngineTable> result = new CompletableFuture<>();
             boolean fails = faults.happens(HANDSHAKE_FAILS);
             runtime.later(latency(), () -> {
-                SimRegistry registry =
-                        registries.get(PeerAddress.parse("address", address.substring("http://".length())));
+                SimRegistry registry = registries.get(address);
                 if (fails || registry == null) {
                     result.completeExceptionally(new MessageException("nothing answers at " + address));
                 } else {

@@ -14,6 +14,7 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
 
 /** Asks registries of instances, each up to three times. */
 public final class RegistryClient implements AutoCloseable {
@@ -62,10 +63,10 @@ public final class RegistryClient implements AutoCloseable {
 
     /** Sends a request with a timeout, which is that of the whole answer. A server that does not answer is asked again; one that refuses is not. */
     public CompletableFuture<String> send(HttpRequest request) {
-        return send(request, ATTEMPTS);
+        return ask(request.uri().toString(), () -> once(request));
     }
 
-    private CompletableFuture<String> send(HttpRequest request, int attempts) {
+    private CompletableFuture<String> once(HttpRequest request) {
         CompletableFuture<HttpResponse<String>> exchange = http.sendAsync(
                 request, HttpResponse.BodyHandlers.limiting(HttpResponse.BodyHandlers.ofString(), MOST_BYTES));
         // The request's own timeout ends with the headers of the answer.
@@ -78,25 +79,39 @@ public final class RegistryClient implements AutoCloseable {
                                 + answer.statusCode() + ": " + PeerAddress.shown(answer.body())));
                     }
                     return answer.body();
-                })
-                .exceptionallyCompose(failure -> {
-                    Throwable cause = cause(failure);
-                    if ((cause instanceof IOException || cause instanceof TimeoutException) && attempts > 1) {
-                        Executor later = CompletableFuture.delayedExecutor(
-                                BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
-                        return CompletableFuture.supplyAsync(() -> request, later)
-                                .thenCompose(again -> send(again, attempts - 1));
-                    }
-                    return CompletableFuture.failedFuture(
-                            cause instanceof MessageException
-                                    ? cause
-                                    : new MessageException(
-                                            request.uri() + ": "
-                                                    + (cause instanceof TimeoutException
-                                                            ? "no complete answer in time"
-                                                            : cause),
-                                            cause));
                 });
+    }
+
+    /**
+     * Asks a registry's question by other means than HTTP.
+     *
+     * @param name for errors
+     * @param question fails with an {@link IOException} or {@link TimeoutException} if it is not answered, and is asked again then; with a
+     *     {@link MessageException} if it is refused
+     */
+    public CompletableFuture<String> ask(String name, Supplier<CompletableFuture<String>> question) {
+        return ask(name, question, ATTEMPTS);
+    }
+
+    private CompletableFuture<String> ask(String name, Supplier<CompletableFuture<String>> question, int attempts) {
+        return question.get().exceptionallyCompose(failure -> {
+            Throwable cause = cause(failure);
+            if ((cause instanceof IOException || cause instanceof TimeoutException) && attempts > 1) {
+                Executor later = CompletableFuture.delayedExecutor(
+                        BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
+                return CompletableFuture.supplyAsync(() -> question, later)
+                        .thenCompose(again -> ask(name, again, attempts - 1));
+            }
+            return CompletableFuture.failedFuture(
+                    cause instanceof MessageException
+                            ? cause
+                            : new MessageException(
+                                    name + ": "
+                                            + (cause instanceof TimeoutException
+                                                    ? "no complete answer in time"
+                                                    : cause),
+                                    cause));
+        });
     }
 
     private static Throwable cause(Throwable failure) {

@@ -5,6 +5,7 @@ import baton.kv.JsonFields;
 import baton.kv.WebGuard;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
+import baton.messages.SideChannel;
 import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
@@ -18,7 +19,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /** A small HTTP server through which instances find each other. It serves only peers that {@link PeerAccess} admits. */
-public final class RegistryServer implements AutoCloseable {
+public final class RegistryServer implements SideChannel.Listener {
     private static final int MOST_BYTES = 16 << 10;
     private static final int BACKLOG = 128;
 
@@ -140,6 +141,7 @@ public final class RegistryServer implements AutoCloseable {
         }
     }
 
+    @Override
     public int port() {
         return server.getAddress().getPort();
     }

@@ -4,10 +4,12 @@ import baton.kv.JsonFields;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
+import baton.messages.SideChannel;
 import baton.messages.http.RegistryServer;
 import baton.messages.http.RegistryServer.Answer;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -15,13 +17,13 @@ import org.slf4j.LoggerFactory;
 /**
  * A registry of prefill ranks, as vLLM's {@code MooncakeBootstrapServer} (mooncake/mooncake_utils.py): {@code POST /register} with a
  * {@link RankRegistration}, {@code GET /query} for the {@link EngineTable}. A registration may be repeated; one that contradicts another
- * gets status 400.
+ * gets status 400. Where instances have a secret it is served by a {@link SealedRegistry} in place of HTTP.
  */
 final class BootstrapServer implements MooncakeExchange.Registry {
     private static final Logger log = LoggerFactory.getLogger(BootstrapServer.class);
     private static final int MOST_RANKS = 65_536;
 
-    private final RegistryServer server;
+    private final SideChannel.Listener server;
 
     @GuardedBy("this")
     private final Map<Integer, EngineTable.Engine> engines = new TreeMap<>();
@@ -29,12 +31,12 @@ final class BootstrapServer implements MooncakeExchange.Registry {
     @GuardedBy("this")
     private int ranks;
 
-    BootstrapServer(String host, int port, PeerAccess access) throws MessageException {
-        server = new RegistryServer(
-                host,
-                port,
-                access,
-                Map.of("POST /register", request -> registered(request.body()), "GET /query", _ -> Answer.ok(table())));
+    BootstrapServer(String host, int port, PeerAccess access, Optional<SealedRegistry> sealed) throws MessageException {
+        Map<String, RegistryServer.Handler> handlers =
+                Map.of("POST /register", request -> registered(request.body()), "GET /query", _ -> Answer.ok(table()));
+        server = sealed.isPresent()
+                ? sealed.get().serve(host, port, handlers)
+                : new RegistryServer(host, port, access, handlers);
     }
 
     private Answer registered(String body) {

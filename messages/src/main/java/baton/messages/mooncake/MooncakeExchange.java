@@ -33,12 +33,8 @@ public interface MooncakeExchange extends AutoCloseable {
     /** Registers ranks with a registry, three attempts each. */
     CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout);
 
-    /**
-     * The instances that a registry has, three attempts.
-     *
-     * @param address {@code http://host:port}
-     */
-    CompletableFuture<EngineTable> query(String address, Duration timeout);
+    /** The instances that a registry has, three attempts. */
+    CompletableFuture<EngineTable> query(PeerAddress registry, Duration timeout);
 
     /** Ends everything. */
     @Override

@@ -28,7 +28,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * ZeroMQ's protocol between ranks, DEALER to ROUTER with one frame for a message, and registries over HTTP. Serves only peers that
- * {@link PeerAccess} admits.
+ * {@link PeerAccess} admits. Where that has a secret, all of it is sealed, and registries are {@link SealedRegistry}s.
  */
 public final class SystemExchange implements MooncakeExchange {
     private static final Logger log = LoggerFactory.getLogger(SystemExchange.class);
@@ -41,8 +41,9 @@ public final class SystemExchange implements MooncakeExchange {
 
     private final PeerAccess access;
     private final Executor background;
-    private final PeerChannel channel = new ZeroMqPeerChannel(LIMITS);
+    private final PeerChannel channel;
     private final RegistryClient http;
+    private final Optional<SealedRegistry> sealed;
     private final Set<Registry> registries = ConcurrentHashMap.newKeySet();
 
     /**
@@ -52,8 +53,10 @@ public final class SystemExchange implements MooncakeExchange {
     public SystemExchange(PeerAccess access, Executor background) {
         this.access = access;
         this.background = background;
+        this.channel = new ZeroMqPeerChannel(LIMITS, access);
         this.http = new RegistryClient(access, background);
-        access.expectPeersByAddress();
+        this.sealed = access.secret().map(_ -> new SealedRegistry(access));
+        access.expectPeers();
     }
 
     @Override
@@ -61,7 +64,7 @@ public final class SystemExchange implements MooncakeExchange {
         SideChannel.Listener listener = channel.listen(host, 0, new PeerChannel.Reception() {
             @Override
             public boolean admits(InetAddress from) {
-                return access.admitsByAddress(from);
+                return access.admits(from);
             }
 
             @Override
@@ -182,7 +185,7 @@ public final class SystemExchange implements MooncakeExchange {
 
     @Override
     public Registry serve(String host, int port) throws MessageException {
-        Registry registry = new BootstrapServer(host, port, access);
+        Registry registry = new BootstrapServer(host, port, access, sealed);
         registries.add(registry);
         return registry;
     }
@@ -191,19 +194,32 @@ public final class SystemExchange implements MooncakeExchange {
     public CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout) {
         CompletableFuture<?> all = CompletableFuture.completedFuture(true);
         for (RankRegistration rank : ranks) {
-            HttpRequest request = HttpRequest.newBuilder(URI.create("http://" + registry + "/register"))
-                    .timeout(timeout)
-                    .header("Content-Type", "application/json")
-                    .POST(HttpRequest.BodyPublishers.ofString(rank.toJson()))
-                    .build();
-            all = all.thenCompose(_ -> http.send(request));
+            all = all.thenCompose(_ -> register(registry, rank.toJson(), timeout));
         }
         return all.thenRun(() -> {});
     }
 
+    private CompletableFuture<String> register(PeerAddress registry, String rank, Duration timeout) {
+        return sealed.isPresent()
+                ? ask(sealed.get(), registry, "POST /register", rank, timeout)
+                : http.send(HttpRequest.newBuilder(URI.create("http://" + registry + "/register"))
+                        .timeout(timeout)
+                        .header("Content-Type", "application/json")
+                        .POST(HttpRequest.BodyPublishers.ofString(rank))
+                        .build());
+    }
+
+    private CompletableFuture<String> ask(
+            SealedRegistry sealed, PeerAddress registry, String name, String body, Duration timeout) {
+        return http.ask(registry.toString(), () -> sealed.ask(registry, name, body, timeout));
+    }
+
     @Override
-    public CompletableFuture<EngineTable> query(String address, Duration timeout) {
-        return http.get(address, "/query", timeout).thenApply(SystemExchange::table);
+    public CompletableFuture<EngineTable> query(PeerAddress registry, Duration timeout) {
+        CompletableFuture<String> answer = sealed.isPresent()
+                ? ask(sealed.get(), registry, "GET /query", "", timeout)
+                : http.get("http://" + registry, "/query", timeout);
+        return answer.thenApply(SystemExchange::table);
     }
 
     private static EngineTable table(String text) {
@@ -219,5 +235,6 @@ public final class SystemExchange implements MooncakeExchange {
         registries.forEach(Registry::close);
         channel.close();
         http.close();
+        sealed.ifPresent(SealedRegistry::close);
     }
 }

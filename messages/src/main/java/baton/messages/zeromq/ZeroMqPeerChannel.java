@@ -67,7 +67,12 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     /** Between Baton's instances, with the default limits, by the system's clock. */
     public ZeroMqPeerChannel(PeerAccess access) {
-        this(LIMITS, Ticker.system(), Sockets.DEALER_ROUTER, access);
+        this(LIMITS, access);
+    }
+
+    /** By the system's clock; sealed if instances have a secret. */
+    public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, PeerAccess access) {
+        this(limits, Ticker.system(), Sockets.DEALER_ROUTER, access);
     }
 
     /** @param access whether connections are sealed; its allowed peers are not checked here */

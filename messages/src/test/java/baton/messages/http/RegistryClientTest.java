@@ -36,6 +36,17 @@ class RegistryClientTest {
         }
     }
 
+    @Test
+    void addressesThatAreNoRegistriesAreRefused() {
+        try (RegistryClient client =
+                new RegistryClient(PeerAccess.everyone(), Executors.newVirtualThreadPerTaskExecutor())) {
+            assertThat(client.get("ftp://h:1", "/query", Duration.ofSeconds(5)))
+                    .failsWithin(20, TimeUnit.SECONDS)
+                    .withThrowableThat()
+                    .withMessageContaining("it must be http://host:port");
+        }
+    }
+
     private static void answerPartly(ServerSocket server) {
         try {
             while (true) {

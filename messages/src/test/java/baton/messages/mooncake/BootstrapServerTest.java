@@ -3,13 +3,17 @@ package baton.messages.mooncake;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.JsonFields;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
+import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -19,6 +23,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -47,8 +52,12 @@ class BootstrapServerTest {
         return new RankRegistration(engine, 0, tp, pp, new PeerAddress("10.0.0.1", port));
     }
 
+    private PeerAddress address() {
+        return new PeerAddress(HOST, registry.port());
+    }
+
     private String url(String path) {
-        return "http://" + HOST + ":" + registry.port() + path;
+        return "http://" + address() + path;
     }
 
     private HttpResponse<String> post(String body) throws Exception {
@@ -86,7 +95,7 @@ class BootstrapServerTest {
                     .isEqualTo(
                             "{\"0\":{\"engine_id\":\"e\",\"worker_addr\":{\"0\":{\"0\":\"tcp://10.0.0.1:1000\",\"1\":\"tcp://10.0.0.1:1001\"},\"1\":{\"0\":\"tcp://10.0.0.1:2000\"}}}}");
         }
-        assertThat(exchange.query(url(""), TIMEOUT).get(10, TimeUnit.SECONDS))
+        assertThat(exchange.query(address(), TIMEOUT).get(10, TimeUnit.SECONDS))
                 .isEqualTo(new EngineTable(Map.of(
                         0,
                         new EngineTable.Engine(
@@ -112,8 +121,7 @@ class BootstrapServerTest {
         HttpResponse<String> other = post(rank("other", 1, 0, 1002).toJson());
         assertThat(other.statusCode()).isEqualTo(400);
         assertThat(other.body()).contains("Engine ID mismatch for dp_rank=0: expected e, got other");
-        assertThatThrownBy(() -> exchange.register(
-                                new PeerAddress(HOST, registry.port()), List.of(rank("other", 1, 0, 1002)), TIMEOUT)
+        assertThatThrownBy(() -> exchange.register(address(), List.of(rank("other", 1, 0, 1002)), TIMEOUT)
                         .get(10, TimeUnit.SECONDS))
                 .hasMessageContaining("status 400")
                 .hasMessageContaining("Engine ID mismatch");
@@ -141,20 +149,37 @@ class BootstrapServerTest {
             assertThat(post(rank("e", 0, 0, 1000).toJson(), "Origin", origin).statusCode())
                     .isEqualTo(403);
         }
-        assertThat(exchange.query(url(""), TIMEOUT).get(10, TimeUnit.SECONDS)).isEqualTo(new EngineTable(Map.of()));
+        assertThat(exchange.query(address(), TIMEOUT).get(10, TimeUnit.SECONDS)).isEqualTo(new EngineTable(Map.of()));
+    }
+
+    @Test
+    void theRegistryOfInstancesWithASecretIsSealed(@TempDir Path directory) throws Exception {
+        Path secret = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
+        PeerAccess access = PeerAccess.of(
+                JsonFields.parse("extra", "{\"kv_auth_secret_file\": \"" + secret + "\"}"), "host", HOST, List.of());
+        try (MooncakeExchange sealed = new SystemExchange(access, Executors.newVirtualThreadPerTaskExecutor())) {
+            registry = sealed.serve(HOST, 0);
+            sealed.register(address(), List.of(rank("e", 0, 0, 1000)), TIMEOUT).get(10, TimeUnit.SECONDS);
+            assertThat(sealed.query(address(), TIMEOUT)
+                            .get(10, TimeUnit.SECONDS)
+                            .engines())
+                    .containsEntry(
+                            0, new EngineTable.Engine("e", Map.of(0, Map.of(0, new PeerAddress("10.0.0.1", 1000)))));
+            assertThatThrownBy(() -> sealed.register(address(), List.of(rank("other", 1, 0, 1002)), TIMEOUT)
+                            .get(10, TimeUnit.SECONDS))
+                    .hasMessageContaining("status 400")
+                    .hasMessageContaining("Engine ID mismatch");
+            assertThatThrownBy(() -> post(rank("e", 1, 0, 1001).toJson())).isInstanceOf(IOException.class);
+            assertThatThrownBy(() -> exchange.query(address(), TIMEOUT).get(20, TimeUnit.SECONDS))
+                    .hasMessageContaining(address().toString());
+        }
     }
 
     @Test
     void aRegistryThatIsGoneIsAskedThreeTimesAndThenGivenUp() throws Exception {
-        String gone = url("");
+        PeerAddress gone = address();
         registry.close();
         assertThatThrownBy(() -> exchange.query(gone, TIMEOUT).get(20, TimeUnit.SECONDS))
-                .hasMessageContaining(gone.substring("http://".length()));
-    }
-
-    @Test
-    void addressesThatAreNoRegistriesAreRefused() {
-        assertThatThrownBy(() -> exchange.query("ftp://h:1", TIMEOUT).get(20, TimeUnit.SECONDS))
-                .hasMessageContaining("it must be http://host:port");
+                .hasMessageContaining(gone.toString());
     }
 }

@@ -120,7 +120,11 @@ public final class TransferAgents {
                     case NixlLibrary.Absent absent -> throw new ConfigException(asking(extra), absent.reason());
                 };
             }
-            case MOONCAKE -> MooncakeSelection.open(extra, embedded.host(), embedded.access());
+            case MOONCAKE -> {
+                embedded.access()
+                        .ifPresent(access -> access.requireUnencrypted(extra.field(TRANSFER_AGENT), "mooncake"));
+                yield MooncakeSelection.open(extra, embedded.host(), embedded.access());
+            }
             case AUTO -> {
                 boolean sealed = embedded.access().flatMap(PeerAccess::sealing).isPresent();
                 Optional<TransferAgent> best =

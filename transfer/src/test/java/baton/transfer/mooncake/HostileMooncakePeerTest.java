@@ -14,6 +14,8 @@ import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.select.TransferAgents;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -25,6 +27,8 @@ import java.net.SocketException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -37,6 +41,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.json.JsonMapper;
@@ -418,6 +423,22 @@ class HostileMooncakePeerTest {
                 .hasMessageContaining("--kv-allow-unauthenticated");
         assertThatThrownBy(() -> MooncakeAgent.open(MooncakeAgentSettings.at("0.0.0.0")))
                 .isInstanceOf(ConfigException.class);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"tcp", "rdma"})
+    void encryptionIsRefusedAtTheStart(String protocol, @TempDir Path directory) throws IOException {
+        Path secret = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
+        JsonFields extra = JsonFields.parse(
+                "extra",
+                "{\"transfer_agent\": \"mooncake\", \"protocol\": \"%s\", \"kv_encryption\": \"required\", \"kv_auth_secret_file\": \"%s\"}"
+                        .formatted(protocol, secret));
+        PeerAccess access = PeerAccess.of(extra, "host", HOST, List.of());
+        assertThatThrownBy(() -> TransferAgents.open(
+                        "test", extra, EmbeddedAgent.Settings.at(HOST).withAccess(Optional.of(access))))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(
+                        "extra.transfer_agent: is mooncake: Baton cannot encrypt its connections, but kv_encryption is required");
     }
 
     // Peers that answer

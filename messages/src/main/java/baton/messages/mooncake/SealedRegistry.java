@@ -1,0 +1,92 @@
+package baton.messages.mooncake;
+
+import baton.kv.ConfigException;
+import baton.messages.GuardedSideChannel;
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import baton.messages.SideChannel;
+import baton.messages.http.RegistryServer.Answer;
+import baton.messages.http.RegistryServer.Handler;
+import baton.messages.http.RegistryServer.Request;
+import baton.messages.zeromq.ZeroMqSideChannel;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+
+/**
+ * A registry's requests between instances with a secret, over a sealed side channel: a question has HTTP's method and path, and the body, as
+ * frames; its answer the status and the body.
+ */
+final class SealedRegistry implements AutoCloseable {
+    private final GuardedSideChannel channel;
+
+    /** @param access has a secret */
+    SealedRegistry(PeerAccess access) {
+        channel = new GuardedSideChannel(new ZeroMqSideChannel(access), access);
+    }
+
+    /**
+     * @param handlers by method and path, as in {@code "GET /query"}
+     * @throws MessageException if the address cannot be had
+     */
+    SideChannel.Listener serve(String host, int port, Map<String, Handler> handlers) throws MessageException {
+        return channel.listen(host, port, frames -> {
+            Answer answer = answer(handlers, text(frames.getFirst()), text(frames.getLast()));
+            return List.of(bytes(Integer.toString(answer.status())), bytes(answer.json()));
+        });
+    }
+
+    private static Answer answer(Map<String, Handler> handlers, String name, String body) {
+        Handler handler = handlers.get(name);
+        if (handler == null) {
+            return Answer.detail(404, "Not Found");
+        }
+        try {
+            return handler.answer(new Request("", body));
+        } catch (ConfigException e) {
+            return Answer.detail(422, String.valueOf(e.getMessage()));
+        }
+    }
+
+    /**
+     * Asks once.
+     *
+     * @return the answer's body; fails with an {@link IOException} if there is none, with a {@link MessageException} if it is a refusal
+     */
+    CompletableFuture<String> ask(PeerAddress registry, String name, String body, Duration timeout) {
+        return channel.ask(registry.host(), registry.port(), List.of(bytes(name), bytes(body)), timeout)
+                .exceptionallyCompose(failure -> {
+                    Throwable cause = failure instanceof CompletionException wrapped && wrapped.getCause() != null
+                            ? wrapped.getCause()
+                            : failure;
+                    // HTTP servers wait for the rest of what they take for a request.
+                    return CompletableFuture.failedFuture(new IOException(
+                            cause.getMessage() + "; a registry must have the same kv_auth_secret_file", cause));
+                })
+                .thenApply(answer -> {
+                    if (!text(answer.getFirst()).equals("200")) {
+                        throw new CompletionException(new MessageException(registry + ": status "
+                                + PeerAddress.shown(text(answer.getFirst()) + ": " + text(answer.getLast()))));
+                    }
+                    return text(answer.getLast());
+                });
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static String text(byte[] frame) {
+        return new String(frame, StandardCharsets.UTF_8);
+    }
+
+    @Override
+    public void close() {
+        channel.close();
+    }
+}
