@@ -11,6 +11,7 @@ import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
 import baton.messages.MsgpackReader;
+import baton.messages.MsgpackWriter;
 import baton.messages.PeerSecret;
 import java.io.IOException;
 import java.math.BigInteger;
@@ -20,7 +21,6 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 
 /**
  * The messages of a handshake, as vLLM's NIXL connector sends them over its side channel (its {@code nixl/metadata.py} and
@@ -34,14 +34,9 @@ final class NixlHandshake {
 
     private NixlHandshake() {}
 
-    @FunctionalInterface
-    private interface Packing {
-        void pack(MessageBufferPacker packer) throws IOException;
-    }
-
     /** The question for a rank's metadata. */
     static byte[] question(Rank rank) {
-        return pack(packer -> {
+        return MsgpackWriter.bytes(packer -> {
             packer.packArrayHeader(3).packBinaryHeader(GET_META.length).writePayload(GET_META);
             packer.packInt(rank.pipeline()).packInt(rank.tensor());
         });
@@ -66,7 +61,7 @@ final class NixlHandshake {
 
     /** The second frame of an answer: the time of the clock that the owner stamps its blocks' expiry with. */
     static byte[] clock(double seconds) {
-        return pack(packer -> packer.packDouble(seconds));
+        return MsgpackWriter.bytes(packer -> packer.packDouble(seconds));
     }
 
     /** @throws InvalidFieldException if it is not a number */
@@ -86,7 +81,7 @@ final class NixlHandshake {
      */
     record Payload(String compatibilityHash, byte[] metadata) {
         byte[] encode() {
-            return pack(packer -> {
+            return MsgpackWriter.bytes(packer -> {
                 packer.packMapHeader(2);
                 packer.packString("compatibility_hash").packString(compatibilityHash);
                 bytes(packer, "agent_metadata_bytes", metadata);
@@ -181,7 +176,7 @@ final class NixlHandshake {
         private static final int MOST_PAGES = 1 << 16;
 
         byte[] encode() {
-            return pack(packer -> {
+            return MsgpackWriter.bytes(packer -> {
                 packer.packMapHeader(baton.isPresent() ? 22 : 21);
                 packer.packString("engine_id").packString(engineId);
                 NixlHandshake.bytes(packer, "agent_metadata", agent);
@@ -550,15 +545,6 @@ final class NixlHandshake {
 
         private T need() {
             return value.orElseThrow(() -> new InvalidFieldException(field, "is missing"));
-        }
-    }
-
-    private static byte[] pack(Packing packing) {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
-            packing.pack(packer);
-            return packer.toByteArray();
-        } catch (IOException e) {
-            throw new AssertionError("memory takes what is written", e);
         }
     }
 

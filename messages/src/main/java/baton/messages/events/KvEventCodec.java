@@ -3,14 +3,12 @@ package baton.messages.events;
 import baton.kv.BlockHash;
 import baton.kv.ConfigException;
 import baton.kv.KvEvent;
+import baton.messages.MsgpackWriter;
 import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.math.BigInteger;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 import org.msgpack.core.MessagePacker;
 
 /**
@@ -51,7 +49,7 @@ public record KvEventCodec(Hashes hashes) {
      * @param rank data-parallel rank of the instance
      */
     public byte[] encode(double seconds, List<KvEvent> events, int rank) {
-        try (MessageBufferPacker out = MessagePack.newDefaultBufferPacker()) {
+        return MsgpackWriter.bytes(out -> {
             out.packArrayHeader(3);
             out.packDouble(seconds);
             out.packArrayHeader(events.size());
@@ -63,10 +61,7 @@ public record KvEventCodec(Hashes hashes) {
                 }
             }
             out.packInt(rank);
-            return out.toByteArray();
-        } catch (IOException e) {
-            throw new UncheckedIOException("cannot write to memory", e);
-        }
+        });
     }
 
     private void encode(MessagePacker out, KvEvent.BlockStored event) throws IOException {

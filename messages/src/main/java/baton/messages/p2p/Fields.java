@@ -3,12 +3,9 @@ package baton.messages.p2p;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvDigest;
 import baton.messages.MsgpackReader;
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 
 /** The fields of all messages and answers; absent ones are empty. */
 final class Fields {
@@ -106,21 +103,5 @@ final class Fields {
 
     <T> T required(String name, Optional<T> value) {
         return value.orElseThrow(() -> new InvalidFieldException(what + "." + name, "is missing"));
-    }
-
-    /** Writes a message. */
-    @FunctionalInterface
-    interface Packing {
-        void pack(MessageBufferPacker packer) throws IOException;
-    }
-
-    /** The bytes that the writer writes. */
-    static byte[] pack(Packing packing) {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
-            packing.pack(packer);
-            return packer.toByteArray();
-        } catch (IOException e) {
-            throw new AssertionError("memory can be written to", e);
-        }
     }
 }

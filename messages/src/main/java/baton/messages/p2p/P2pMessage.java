@@ -2,6 +2,7 @@ package baton.messages.p2p;
 
 import baton.kv.InvalidFieldException;
 import baton.kv.KvDigest;
+import baton.messages.MsgpackWriter;
 import baton.messages.PeerAddress;
 import java.io.IOException;
 import java.util.Arrays;
@@ -33,7 +34,7 @@ public sealed interface P2pMessage {
     record New(byte[] uniqueId) implements P2pMessage {
         @Override
         public byte[] encode() {
-            return Fields.pack(packer -> {
+            return MsgpackWriter.bytes(packer -> {
                 packer.packMapHeader(2);
                 packer.packString("cmd").packString("NEW");
                 packer.packString("unique_id").packBinaryHeader(uniqueId.length).writePayload(uniqueId);
@@ -63,7 +64,7 @@ public sealed interface P2pMessage {
     record Put(String tensorId, TensorHead head) implements P2pMessage {
         @Override
         public byte[] encode() {
-            return Fields.pack(packer -> {
+            return MsgpackWriter.bytes(packer -> {
                 packer.packMapHeader(4 + head.extraFields());
                 packer.packString("cmd").packString("PUT");
                 packer.packString("tensor_id").packString(tensorId);
@@ -76,7 +77,7 @@ public sealed interface P2pMessage {
     record Get(String tensorId) implements P2pMessage {
         @Override
         public byte[] encode() {
-            return Fields.pack(packer -> {
+            return MsgpackWriter.bytes(packer -> {
                 packer.packMapHeader(2);
                 packer.packString("cmd").packString("GET");
                 packer.packString("tensor_id").packString(tensorId);
@@ -195,7 +196,7 @@ public sealed interface P2pMessage {
         record Here(TensorHead head) implements GetReply {
             @Override
             public byte[] encode() {
-                return Fields.pack(packer -> {
+                return MsgpackWriter.bytes(packer -> {
                     packer.packMapHeader(3 + head.extraFields());
                     packer.packString("ret").packInt(0);
                     head.pack(packer);
@@ -207,7 +208,7 @@ public sealed interface P2pMessage {
         record Missing() implements GetReply {
             @Override
             public byte[] encode() {
-                return Fields.pack(packer -> {
+                return MsgpackWriter.bytes(packer -> {
                     packer.packMapHeader(1);
                     packer.packString("ret").packInt(1);
                 });

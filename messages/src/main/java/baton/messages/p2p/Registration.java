@@ -2,6 +2,7 @@ package baton.messages.p2p;
 
 import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
+import baton.messages.MsgpackWriter;
 import baton.messages.PeerAddress;
 import java.util.HashMap;
 import java.util.Map;
@@ -39,7 +40,7 @@ public record Registration(Kind kind, PeerAddress http, PeerAddress control) {
     }
 
     public byte[] encode() {
-        return Fields.pack(packer -> {
+        return MsgpackWriter.bytes(packer -> {
             packer.packMapHeader(3);
             packer.packString("type").packString(kind.letter);
             packer.packString("http_address").packString(http.toString());

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.InvalidFieldException;
 import baton.kv.KvDigest;
+import baton.messages.MsgpackWriter;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.Checksum;
 import baton.messages.p2p.P2pMessage.Get;
@@ -252,8 +253,8 @@ class P2pMessagesTest {
                 .hasMessageContainingAll(parts);
     }
 
-    private static byte[] bytes(Fields.Packing packing) {
-        return Fields.pack(packing);
+    private static byte[] bytes(MsgpackWriter message) {
+        return MsgpackWriter.bytes(message);
     }
 
     private static byte[] captured(String side, String after) throws IOException {

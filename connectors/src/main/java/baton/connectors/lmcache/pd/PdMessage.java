@@ -3,6 +3,7 @@ package baton.connectors.lmcache.pd;
 import baton.kv.BlockHash;
 import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
+import baton.messages.MsgpackWriter;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -15,7 +16,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 
 /** A message between a sender and a receiver: one frame, a msgpack map with the class's name in {@code type}, as in LMCache's messages. */
 sealed interface PdMessage {
@@ -61,7 +61,7 @@ sealed interface PdMessage {
     record Answer(String refused, BitSet there) implements PdMessage {}
 
     default byte[] encode() {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+        return MsgpackWriter.bytes(packer -> {
             switch (this) {
                 case Hello(String format, byte[] agent) -> {
                     type(packer, "Hello", 3).packString("format").packString(format);
@@ -89,10 +89,7 @@ sealed interface PdMessage {
                     bytes(packer, "there", there.toByteArray());
                 }
             }
-            return packer.toByteArray();
-        } catch (IOException e) {
-            throw new AssertionError("a buffer can be written to", e);
-        }
+        });
     }
 
     private static MessageBufferPacker type(MessageBufferPacker packer, String type, int fields) throws IOException {
