@@ -1,5 +1,6 @@
 package baton.connectors.bykey;
 
+import baton.kv.ConfigException;
 import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
@@ -26,6 +27,17 @@ public interface StoreOpener {
             return HostMemoryStore.open(format, settings, ticker);
         } catch (IOException e) {
             throw new IllegalStateException(e.getMessage(), e);
+        }
+    }
+
+    /** @throws ConfigException if the memory cannot be had, naming the setting of its size */
+    default ValueCache memory(String field, StoreFormat format, HostMemorySettings settings, Ticker ticker) {
+        try {
+            return memory(format, settings, ticker);
+        } catch (ConfigException e) {
+            throw e;
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            throw new ConfigException(field, "cannot be used: " + e.getMessage(), e);
         }
     }
 

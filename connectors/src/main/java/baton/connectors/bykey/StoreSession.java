@@ -9,7 +9,9 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.store.StoreTask;
+import baton.store.ValueCache;
 import baton.store.ValueRanges;
+import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
@@ -23,6 +25,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.BiConsumer;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -39,6 +42,9 @@ public final class StoreSession {
 
     /** Copies in memory that are not over after this time have been lost. */
     private static final Duration CLOSE_TIMEOUT = Duration.ofSeconds(10);
+
+    /** For values on their way from memory to the stores behind it. */
+    private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
 
     private final ConnectorContext context;
     private final TieredStore store;
@@ -83,6 +89,30 @@ public final class StoreSession {
      */
     record Loaded(String requestId, Set<Integer> invalid, boolean withinStep) {}
 
+    /**
+     * A session of memory and of the stores behind it.
+     *
+     * @param acquire the longest that a request waits for values that are not in memory
+     * @param behind opens the stores, the fastest first, and adds each; the memory and these are closed if it fails
+     */
+    public static StoreSession open(
+            ConnectorContext context,
+            ValueCache memory,
+            StorePolicy policy,
+            Duration acquire,
+            Consumer<List<Tier>> behind) {
+        List<Tier> tiers = new ArrayList<>();
+        try {
+            behind.accept(tiers);
+        } catch (RuntimeException e) {
+            tiers.forEach(tier -> tier.store().close());
+            memory.close();
+            throw e;
+        }
+        TieredStore.Timeouts timeouts = new TieredStore.Timeouts(acquire, CASCADE_TIMEOUT);
+        return new StoreSession(context, new TieredStore(memory, tiers, timeouts, context.ticker()), policy);
+    }
+
     /** @param store closed with the last side */
     public StoreSession(ConnectorContext context, TieredStore store, StorePolicy policy) {
         this.context = context;
@@ -91,7 +121,7 @@ public final class StoreSession {
         this.ranks = context.tensorParallelSize() * context.pipelineParallelSize();
     }
 
-    TieredStore store() {
+    public TieredStore store() {
         return store;
     }
 

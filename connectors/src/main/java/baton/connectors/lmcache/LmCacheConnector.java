@@ -30,15 +30,13 @@ import baton.store.ValueCache;
 import baton.store.lmcache.CacheEngineKeys;
 import baton.store.memory.HostMemorySettings;
 import baton.store.tiered.Tier;
-import baton.store.tiered.TieredStore;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
-import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Consumer;
 
 /**
  * Shares KV cache with LMCache: vLLM's {@code LMCacheConnectorV1}, configured as LMCache is ({@link LmCacheSettings}). Chunks are in host memory
@@ -46,8 +44,6 @@ import java.util.Set;
  * decode instance that the keys name.
  */
 public final class LmCacheConnector implements KvConnector {
-    private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
-
     private final StoreOpener stores;
     private final ConnectorRuntime runtime;
     private final Map<String, String> environment;
@@ -145,12 +141,8 @@ public final class LmCacheConnector implements KvConnector {
     /** A buffer of single blocks, of which LMCache's chunks are more: its other end is another instance of Baton. */
     private Opened openPd(ConnectorContext context, LmCacheSettings settings, PdSettings pd) {
         StoreFormat format = new StoreFormat(context.model(), context.modelLayout(), 1, 0, 0);
-        ValueCache memory;
-        try {
-            memory = stores.memory(format, HostMemorySettings.of(pd.bufferBytes()), context.ticker());
-        } catch (IllegalArgumentException | IllegalStateException e) {
-            throw new ConfigException(PdConfig.BYTES, "cannot be used: " + e.getMessage(), e);
-        }
+        ValueCache memory =
+                stores.memory(PdConfig.BYTES, format, HostMemorySettings.of(pd.bufferBytes()), context.ticker());
         try {
             PdConfig.requireRoom(settings.config(), (long) memory.slots() * format.tokens());
             TransferAgent agent = runtime.transferAgent(context.config().extra(), pd.host(), pd.access());
@@ -182,45 +174,27 @@ public final class LmCacheConnector implements KvConnector {
 
     private static StoreSession pdSession(
             ConnectorContext context, ValueCache memory, BlockStore other, LmCacheSettings settings) {
-        Duration wait = settings.policy().acquire();
-        return new StoreSession(
+        return StoreSession.open(
                 context,
-                new TieredStore(
-                        memory,
-                        List.of(new Tier(other, Optional.empty(), false)),
-                        new TieredStore.Timeouts(wait, CASCADE_TIMEOUT),
-                        context.ticker()),
-                settings.policy());
+                memory,
+                settings.policy(),
+                settings.policy().acquire(),
+                tiers -> tiers.add(new Tier(other, Optional.empty(), false)));
     }
 
     private StoreSession session(ConnectorContext context, LmCacheSettings settings, CacheEngineKeys names) {
         StoreFormat format = settings.format(context);
-        ValueCache memory;
-        try {
-            memory = stores.memory(format, HostMemorySettings.of(settings.memoryBytes()), context.ticker());
-        } catch (IllegalArgumentException | IllegalStateException e) {
-            throw new ConfigException("max_local_cpu_size", "cannot be used: " + e.getMessage(), e);
-        }
-        List<BlockStore> others = new ArrayList<>();
-        try {
+        ValueCache memory = stores.memory(
+                "max_local_cpu_size", format, HostMemorySettings.of(settings.memoryBytes()), context.ticker());
+        return StoreSession.open(context, memory, settings.policy(), settings.lookupTimeout(), tiers -> {
+            Consumer<StoreOpener.Closed> open =
+                    store -> tiers.add(new Tier(stores.open(store, context.ticker()), Optional.empty(), false));
             settings.disk()
                     .map(disk -> StoreKey.seal(settings.key(), format, each -> new LocalDisk(disk, each)))
-                    .ifPresent(disk -> others.add(stores.open(disk, context.ticker())));
+                    .ifPresent(open);
             settings.remote()
                     .map(remote -> new RemoteObjects(remote, format, settings.shares(context, format), names))
-                    .ifPresent(remote -> others.add(stores.open(remote, context.ticker())));
-        } catch (RuntimeException e) {
-            others.forEach(BlockStore::close);
-            memory.close();
-            throw e;
-        }
-        TieredStore store = new TieredStore(
-                memory,
-                others.stream()
-                        .map(other -> new Tier(other, Optional.empty(), false))
-                        .toList(),
-                new TieredStore.Timeouts(settings.lookupTimeout(), CASCADE_TIMEOUT),
-                context.ticker());
-        return new StoreSession(context, store, settings.policy());
+                    .ifPresent(open);
+        });
     }
 }

@@ -15,16 +15,13 @@ import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
-import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
 import baton.store.memory.HostMemorySettings;
 import baton.store.mooncake.MooncakeConfig;
 import baton.store.mooncake.MooncakeNames;
 import baton.store.tiered.Tier;
-import baton.store.tiered.TieredStore;
 import java.io.Closeable;
-import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -35,8 +32,6 @@ import java.util.Set;
  * ({@link MooncakeStoreSettings}). In front of the store is memory of the instance.
  */
 public final class MooncakeStoreConnector implements KvConnector {
-    private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
-
     private final StoreOpener opener;
     private final Map<String, String> environment;
 
@@ -112,33 +107,23 @@ public final class MooncakeStoreConnector implements KvConnector {
                 1,
                 shared ? 0 : context.tensorParallelSize(),
                 context.pipelineParallelSize());
-        ValueCache memory;
-        try {
-            memory = opener.memory(format, HostMemorySettings.of(settings.memoryBytes()), context.ticker());
-        } catch (IllegalArgumentException | IllegalStateException e) {
-            throw new ConfigException(
-                    context.config().extra().field(MooncakeConfig.BUFFER), "cannot be used: " + e.getMessage(), e);
-        }
-        BlockStore store;
-        try {
-            store = opener.open(
-                    StoreKey.seal(
+        ValueCache memory = opener.memory(
+                context.config().extra().field(MooncakeConfig.BUFFER),
+                format,
+                HostMemorySettings.of(settings.memoryBytes()),
+                context.ticker());
+        return StoreSession.open(
+                context, memory, settings.policy(), settings.policy().acquire(), tiers -> {
+                    StoreOpener.Closed store = StoreKey.seal(
                             settings.key(),
                             format,
-                            each -> new StoreAccess.Shared(settings.access(), each, names, shared)),
-                    context.ticker());
-        } catch (RuntimeException e) {
-            memory.close();
-            throw e instanceof IllegalStateException state ? unusable(state) : e;
-        }
-        return new StoreSession(
-                context,
-                new TieredStore(
-                        memory,
-                        List.of(new Tier(store, Optional.empty(), true)),
-                        new TieredStore.Timeouts(settings.policy().acquire(), CASCADE_TIMEOUT),
-                        context.ticker()),
-                settings.policy());
+                            each -> new StoreAccess.Shared(settings.access(), each, names, shared));
+                    try {
+                        tiers.add(new Tier(opener.open(store, context.ticker()), Optional.empty(), true));
+                    } catch (IllegalStateException e) {
+                        throw unusable(e);
+                    }
+                });
     }
 
     private static ConfigException unusable(IllegalStateException e) {

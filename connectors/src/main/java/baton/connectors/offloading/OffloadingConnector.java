@@ -5,7 +5,6 @@ import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
-import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
 import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
@@ -15,11 +14,9 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.store.StoreFormat;
-import baton.store.ValueCache;
 import baton.store.tiered.Backpressure;
 import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -33,8 +30,6 @@ import java.util.Set;
  * ({@link OffloadingSettings}).
  */
 public final class OffloadingConnector implements KvConnector {
-    private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
-
     private final StoreOpener opener;
 
     /** Shared by all sides of the engine. Guarded by the monitor. */
@@ -90,35 +85,18 @@ public final class OffloadingConnector implements KvConnector {
     private StoreSession open(ConnectorContext context) {
         OffloadingSettings settings = OffloadingSettings.of(context.config().extra());
         StoreFormat format = settings.format(context);
-        ValueCache memory;
-        try {
-            memory = opener.memory(format, settings.memory(), context.ticker());
-        } catch (ConfigException e) {
-            throw e;
-        } catch (IllegalArgumentException | IllegalStateException e) {
-            throw new ConfigException(
-                    context.config().extra().field(OffloadingSettings.BYTES), "cannot be used: " + e.getMessage(), e);
-        }
-        List<Tier> tiers = new ArrayList<>();
-        try {
-            for (TierSettings tier : settings.tiers()) {
-                tiers.add(new Tier(
-                        opener.open(StoreKey.seal(settings.key(), format, tier::store), context.ticker()),
-                        tier.backpressure().map(pressure -> new Backpressure(pressure, context.ticker())),
-                        tier.events()));
-            }
-        } catch (RuntimeException e) {
-            tiers.forEach(tier -> tier.store().close());
-            memory.close();
-            throw e;
-        }
-        TieredStore store = new TieredStore(
-                memory,
-                tiers,
-                new TieredStore.Timeouts(settings.policy().acquire(), CASCADE_TIMEOUT),
-                context.ticker());
-        StoreSession opened = new StoreSession(context, store, settings.policy());
-        opened.measured(configInfo(context, store));
+        String field = context.config().extra().field(OffloadingSettings.BYTES);
+        StoreSession opened = StoreSession.open(
+                context,
+                opener.memory(field, format, settings.memory(), context.ticker()),
+                settings.policy(),
+                settings.policy().acquire(),
+                tiers -> settings.tiers()
+                        .forEach(tier -> tiers.add(new Tier(
+                                opener.open(StoreKey.seal(settings.key(), format, tier::store), context.ticker()),
+                                tier.backpressure().map(pressure -> new Backpressure(pressure, context.ticker())),
+                                tier.events()))));
+        opened.measured(configInfo(context, opened.store()));
         return opened;
     }
 
