@@ -15,6 +15,7 @@ import baton.router.policy.SplitPrompts;
 import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import baton.router.upstream.Registrations;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -99,7 +100,7 @@ final class RouteCommand implements Callable<Integer> {
             description =
                     "Network in which instances may register and be, as 10.1.0.0/16; repeatable (default: this host"
                             + " and private networks).")
-    private List<String> registerAllow = RouterConfig.Registry.PRIVATE_NETWORKS;
+    private List<String> registerAllow = Registrations.Settings.PRIVATE_NETWORKS;
 
     @Option(
             names = "--instances-file",
@@ -483,13 +484,13 @@ final class RouteCommand implements Callable<Integer> {
         decode = decodes;
     }
 
-    private Optional<RouterConfig.Registry> registry() {
+    private Optional<Registrations.Settings> registry() {
         // Checked without a port too.
-        RouterConfig.Registry registry = new RouterConfig.Registry(
+        Registrations.Settings registry = new Registrations.Settings(
                 registerHost(),
                 registerPort == null ? 0 : registerPort,
                 Duration.ofMillis((long) (registerTtl * 1000)),
-                RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
+                Registrations.Settings.DEFAULT_MAX_INSTANCES,
                 registerAllow);
         return Optional.of(registry).filter(_ -> registerPort != null);
     }

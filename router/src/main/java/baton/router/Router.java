@@ -181,7 +181,7 @@ public final class Router implements AutoCloseable {
             registrations = config.registry()
                     .map(registry -> new Registrations(
                             vertx,
-                            registry.settings(),
+                            registry,
                             own,
                             instances,
                             context.routing().probe(),

@@ -8,6 +8,7 @@ import baton.router.metrics.RouterMetrics;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
+import baton.router.upstream.Registrations;
 import io.vertx.core.DeploymentOptions;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
@@ -95,12 +96,12 @@ final class RouterWarmUp {
         URI decode = standIn();
         RouterConfig config = RouterConfig.of(List.of(prefill), List.of(decode))
                 .flow(flow.name())
-                .registry(new RouterConfig.Registry(
+                .registry(new Registrations.Settings(
                         LOOPBACK.getHostAddress(),
                         0,
                         EACH,
-                        RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
-                        RouterConfig.Registry.PRIVATE_NETWORKS))
+                        Registrations.Settings.DEFAULT_MAX_INSTANCES,
+                        Registrations.Settings.PRIVATE_NETWORKS))
                 .build();
         Instances instances = new Instances(set(Instance.Role.PREFILL, prefill), set(Instance.Role.DECODE, decode));
         RouterContext context = RouterContext.create(

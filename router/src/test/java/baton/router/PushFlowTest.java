@@ -11,6 +11,7 @@ import baton.router.flow.PushFlow;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.ConnectorAddress;
+import baton.router.upstream.Registrations;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
@@ -234,8 +235,8 @@ class PushFlowTest {
                         PushFlow.NAME,
                         Optional.of("s3cret"),
                         RouterFixture.LIMITS,
-                        Optional.of(new RouterConfig.Registry(
-                                "127.0.0.1", 0, Duration.ofSeconds(60), 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
+                        Optional.of(new Registrations.Settings(
+                                "127.0.0.1", 0, Duration.ofSeconds(60), 10, Registrations.Settings.PRIVATE_NETWORKS)),
                         PolicySettings.DEFAULT));
                 PeerChannel channel = new ZeroMqPeerChannel();
                 PeerChannel.Call call = channel.call(

@@ -84,12 +84,12 @@ class RegistrationTest {
                 P2pFlow.NAME,
                 prefills,
                 decodes,
-                Optional.of(new RouterConfig.Registry(
+                Optional.of(new Registrations.Settings(
                         "127.0.0.1",
                         0,
                         ttl,
                         maxInstances,
-                        networks.isEmpty() ? RouterConfig.Registry.PRIVATE_NETWORKS : networks)),
+                        networks.isEmpty() ? Registrations.Settings.PRIVATE_NETWORKS : networks)),
                 LocalPrefill.NEVER);
     }
 
@@ -282,7 +282,7 @@ class RegistrationTest {
                 List.of(),
                 List.of(),
                 Optional.of(
-                        new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
+                        new Registrations.Settings("127.0.0.1", 0, LONG, 10, Registrations.Settings.PRIVATE_NETWORKS)),
                 new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         register(router, "D", decode, "127.0.0.1:22001");
         awaitUp(router, 0, 1);
@@ -396,7 +396,7 @@ class RegistrationTest {
                 List.of(prefill),
                 List.of(configured),
                 Optional.of(
-                        new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
+                        new Registrations.Settings("127.0.0.1", 0, LONG, 10, Registrations.Settings.PRIVATE_NETWORKS)),
                 LocalPrefill.NEVER);
         FakeInstance registered = fixture.instance();
         register(router, "D", registered, "127.0.0.1:22001");
@@ -541,7 +541,7 @@ class RegistrationTest {
                 P2pFlow.NAME,
                 Optional.empty(),
                 RouterFixture.LIMITS,
-                Optional.of(new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, List.of("0.0.0.0/0", "::/0"))),
+                Optional.of(new Registrations.Settings("127.0.0.1", 0, LONG, 10, List.of("0.0.0.0/0", "::/0"))),
                 PolicySettings.DEFAULT));
     }
 
@@ -679,8 +679,8 @@ class RegistrationTest {
                         P2pFlow.NAME,
                         List.of(),
                         List.of(),
-                        Optional.of(new RouterConfig.Registry(
-                                "127.0.0.1", taken, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
+                        Optional.of(new Registrations.Settings(
+                                "127.0.0.1", taken, LONG, 10, Registrations.Settings.PRIVATE_NETWORKS)),
                         LocalPrefill.NEVER))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("register port: ")

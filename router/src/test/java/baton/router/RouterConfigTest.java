@@ -7,6 +7,7 @@ import baton.kv.ConfigException;
 import baton.messages.Network;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.upstream.Registrations;
 import java.net.InetAddress;
 import java.net.URI;
 import java.time.Duration;
@@ -103,11 +104,11 @@ class RouterConfigTest {
                 .hasMessage("max body bytes: is 0, must be at least 1");
     }
 
-    private static RouterConfig.Registry registry(String host, int port, Duration ttl, int most, String... networks) {
-        return new RouterConfig.Registry(host, port, ttl, most, List.of(networks));
+    private static Registrations.Settings registry(String host, int port, Duration ttl, int most, String... networks) {
+        return new Registrations.Settings(host, port, ttl, most, List.of(networks));
     }
 
-    private static RouterConfig registering(String flow, Optional<RouterConfig.Registry> registry) {
+    private static RouterConfig registering(String flow, Optional<Registrations.Settings> registry) {
         return TestConfigs.router(
                 "h",
                 1,

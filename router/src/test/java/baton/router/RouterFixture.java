@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.upstream.Registrations;
 import baton.trace.OtlpExporter;
 import io.vertx.core.Vertx;
 import java.net.URI;
@@ -44,7 +45,7 @@ final class RouterFixture implements AutoCloseable {
             String flow,
             List<FakeInstance> prefills,
             List<FakeInstance> decodes,
-            Optional<RouterConfig.Registry> registry,
+            Optional<Registrations.Settings> registry,
             LocalPrefill localPrefill) {
         return start(config(flow, prefills, decodes, registry, localPrefill));
     }
@@ -53,7 +54,7 @@ final class RouterFixture implements AutoCloseable {
             String flow,
             List<FakeInstance> prefills,
             List<FakeInstance> decodes,
-            Optional<RouterConfig.Registry> registry,
+            Optional<Registrations.Settings> registry,
             LocalPrefill localPrefill) {
         return TestConfigs.router(
                 "127.0.0.1",

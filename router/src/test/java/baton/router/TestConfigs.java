@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.router.policy.PolicySettings;
+import baton.router.upstream.Registrations;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
@@ -29,7 +30,7 @@ final class TestConfigs {
             String flow,
             Optional<String> apiKey,
             RouterConfig.Limits limits,
-            Optional<RouterConfig.Registry> registry,
+            Optional<Registrations.Settings> registry,
             PolicySettings policy) {
         return router(
                 host, port, prefill, decode, flow, apiKey, limits, registry, policy, false, RouterConfig.Sources.NONE);
@@ -43,7 +44,7 @@ final class TestConfigs {
             String flow,
             Optional<String> apiKey,
             RouterConfig.Limits limits,
-            Optional<RouterConfig.Registry> registry,
+            Optional<Registrations.Settings> registry,
             PolicySettings policy,
             boolean trustClientKvParams,
             RouterConfig.Sources sources) {

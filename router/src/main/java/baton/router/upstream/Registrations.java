@@ -3,6 +3,7 @@ package baton.router.upstream;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
+import baton.kv.Require;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.Network;
@@ -41,13 +42,34 @@ import org.slf4j.LoggerFactory;
  */
 public final class Registrations implements AutoCloseable {
     /**
+     * Where instances register themselves, as vLLM's instances with {@code proxy_ip} and {@code proxy_port} do.
+     *
      * @param host address to listen on
      * @param port port to listen on; 0 takes a free one
-     * @param ttl an instance without a registration message for so long is dropped
+     * @param ttl an instance without a registration message for so long is dropped; vLLM's instances send one every 3 s
      * @param maxInstances registered at once; more are refused
-     * @param networks allowed, in CIDR notation
+     * @param networks in CIDR notation; an instance with an address that is in none is refused, as the router would send
+     *     requests there
      */
-    public record Settings(String host, int port, Duration ttl, int maxInstances, List<String> networks) {}
+    public record Settings(String host, int port, Duration ttl, int maxInstances, List<String> networks) {
+        public static final int DEFAULT_MAX_INSTANCES = 1024;
+
+        /** This host and private networks (RFC 1918, RFC 4193); not link-local ones, where clouds keep secrets. */
+        public static final List<String> PRIVATE_NETWORKS =
+                List.of("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7");
+
+        /** @throws ConfigException naming the field and value that cannot be used */
+        public Settings {
+            if (host.isBlank()) {
+                throw ConfigException.unsupported("register host", host, "a host name or address");
+            }
+            Require.port("register port", port);
+            Require.atMost("register ttl", ttl, Duration.ofDays(1));
+            Require.atLeast("max registered instances", maxInstances, 1);
+            networks = List.copyOf(networks);
+            networks.forEach(text -> Network.parse("register allow", text));
+        }
+    }
 
     private static final Logger log = LoggerFactory.getLogger(Registrations.class);
     private static final int MAX_MESSAGE_BYTES = 4 << 10;
