@@ -46,12 +46,6 @@ public interface ValueCache extends BlockStore {
     void unpin(int slot);
 
     /**
-     * Makes the values that are there the last ones to be evicted, the first key's last of all: a prefix is of use without its end. No use
-     * of them otherwise; to be called when a request ends.
-     */
-    void touch(List<BlockHash> keys);
-
-    /**
      * Takes slots for values that are not there and not being filled, and evicts for them what is not pinned and not among these keys: for
      * all of them, or for none if there is not enough room. Each slot taken needs a {@link #commit} or {@link #abort}.
      *

@@ -90,11 +90,6 @@ final class ArcPolicy implements EvictionPolicy {
     }
 
     @Override
-    public void touch(int slot) {
-        lists.moveLast(lists.listOf(slot), slot);
-    }
-
-    @Override
     public void miss(BlockHash key) {
         int ghost = ghosts.find(key);
         if (ghost == KeyIndex.NONE) {

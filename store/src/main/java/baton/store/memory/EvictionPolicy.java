@@ -21,9 +21,6 @@ sealed interface EvictionPolicy permits LruPolicy, ArcPolicy {
      */
     void use(int slot, boolean isFilled);
 
-    /** A value becomes the last one to go; it has not been used. */
-    void touch(int slot);
-
     /** A value that is asked room for is not there. */
     void miss(BlockHash key);
 

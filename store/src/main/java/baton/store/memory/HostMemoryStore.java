@@ -171,11 +171,6 @@ public final class HostMemoryStore implements ValueCache {
     }
 
     @Override
-    public void touch(List<BlockHash> keys) {
-        cache.touch(keys);
-    }
-
-    @Override
     public boolean reserve(List<BlockHash> keys, int[] slots) {
         return cache.reserve(keys, slots);
     }
@@ -216,9 +211,8 @@ public final class HostMemoryStore implements ValueCache {
     @Override
     public void drop(List<BlockHash> keys) {
         for (BlockHash key : keys) {
-            int slot = cache.pin(key);
+            int slot = cache.find(key);
             if (slot != NONE) {
-                cache.unpin(slot);
                 cache.discard(slot, key);
             }
         }

@@ -4,17 +4,11 @@ import baton.kv.BlockHash;
 import java.util.function.IntPredicate;
 
 /** Evicts the least recently used value. */
-final class LruPolicy implements EvictionPolicy {
+record LruPolicy(NodeLists lists) implements EvictionPolicy {
     private static final int USED = FREE + 1;
 
     /** Of {@link NodeLists}, with that of free slots. */
     static final int LISTS = 2;
-
-    private final NodeLists lists;
-
-    LruPolicy(NodeLists lists) {
-        this.lists = lists;
-    }
 
     @Override
     public void insert(int slot) {
@@ -28,11 +22,6 @@ final class LruPolicy implements EvictionPolicy {
 
     @Override
     public void use(int slot, boolean isFilled) {
-        lists.moveLast(USED, slot);
-    }
-
-    @Override
-    public void touch(int slot) {
         lists.moveLast(USED, slot);
     }
 

@@ -35,7 +35,7 @@ final class SlotCache {
     private static final int WANTED = -2;
 
     private static final int TRIES = 3;
-    private static final int MOST_TOUCHED = 8192;
+    private static final int MOST_NOTED = 8192;
 
     private final Slab slab;
     private final SlotTable table;
@@ -68,12 +68,12 @@ final class SlotCache {
     @GuardedBy("this")
     private int filling;
 
-    /** Slots that were used, and as {@code ~slot} touched, since the lists changed last, in order. */
+    /** Slots that were used since the lists changed last, in order. */
     @GuardedBy("this")
-    private int[] touched = new int[64];
+    private int[] noted = new int[64];
 
     @GuardedBy("this")
-    private int touchedCount;
+    private int notedCount;
 
     /** Slots to be freed when the lock can be had again. */
     @GuardedBy("this")
@@ -168,7 +168,7 @@ final class SlotCache {
     }
 
     /** A slot that had the key, or {@link #NONE}; its content is to be checked. */
-    private int find(BlockHash key) {
+    int find(BlockHash key) {
         for (int i = 0; i < TRIES; i++) {
             long before = changes();
             int slot = index.find(key);
@@ -272,34 +272,21 @@ final class SlotCache {
         applyMany();
     }
 
-    /** The values that are there become the last ones to go, the first one last of all. */
-    void touch(List<BlockHash> keys) {
-        for (int i = keys.size() - 1; i >= 0; i--) {
-            int slot = find(keys.get(i));
-            if (slot != NONE) {
-                synchronized (this) {
-                    note(~slot);
-                }
-            }
-        }
-        applyMany();
-    }
-
     @GuardedBy("this")
     private void note(int slot) {
-        if (touchedCount == touched.length) {
-            if (touched.length >= MOST_TOUCHED) {
-                touchedCount = 0;
+        if (notedCount == noted.length) {
+            if (noted.length >= MOST_NOTED) {
+                notedCount = 0;
             } else {
-                touched = Arrays.copyOf(touched, 2 * touchedCount);
+                noted = Arrays.copyOf(noted, 2 * notedCount);
             }
         }
-        touched[touchedCount++] = slot;
+        noted[notedCount++] = slot;
     }
 
     private void applyMany() {
         synchronized (this) {
-            if (touchedCount < MOST_TOUCHED / 2) {
+            if (notedCount < MOST_NOTED / 2) {
                 return;
             }
         }
@@ -337,8 +324,8 @@ final class SlotCache {
         int[] slots;
         List<Integer> free;
         synchronized (this) {
-            slots = Arrays.copyOf(touched, touchedCount);
-            touchedCount = 0;
+            slots = Arrays.copyOf(noted, notedCount);
+            notedCount = 0;
             free = List.copyOf(aborted);
             aborted.clear();
         }
@@ -348,15 +335,9 @@ final class SlotCache {
         free.forEach(this::free);
     }
 
-    private void apply(int noted) {
-        int slot = noted < 0 ? ~noted : noted;
+    private void apply(int slot) {
         int list = lists.listOf(slot);
-        if (list == EvictionPolicy.FREE || list == NodeLists.NONE) {
-            return;
-        }
-        if (noted < 0) {
-            policy.touch(slot);
-        } else {
+        if (list != EvictionPolicy.FREE && list != NodeLists.NONE) {
             policy.use(slot, SlotTable.state(table.word(slot)) != SlotTable.FILLING);
         }
     }

@@ -71,10 +71,9 @@ class ArcPolicyTest {
     }
 
     @Test
-    void whatIsReadMovesFromT1ToT2AndWhatIsTouchedDoesNot() {
+    void whatIsReadMovesFromT1ToT2() {
         store(1, 2, 3);
         assertThat(policy.sizes()).containsExactly(3, 0, 0, 0);
-        cache.touch(keys(1, 2));
         read(3);
         assertThat(policy.sizes()).containsExactly(2, 1, 0, 0);
         read(3);

@@ -134,7 +134,8 @@ class HostMemoryStoreTest {
         assertThat(present(store, 1, 5)).containsExactly(2L, 3L, 4L, 5L);
         put(store, 6);
         assertThat(present(store, 1, 6)).containsExactly(2L, 3L, 5L, 6L);
-        store.touch(keys(9, 3, 2));
+        store.unpin(store.pin(keys(2).getFirst()));
+        store.unpin(store.pin(keys(3).getFirst()));
         put(store, 7, 8);
         assertThat(present(store, 1, 8)).containsExactly(2L, 3L, 7L, 8L);
         put(store, 9);
