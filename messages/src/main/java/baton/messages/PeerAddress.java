@@ -31,6 +31,11 @@ public record PeerAddress(String host, int port) {
         return Optional.of(new PeerAddress(form.group(1) == null ? form.group(2) : form.group(1), port));
     }
 
+    /** Reads {@code host:port} as people write it: an IPv6 address may be without its brackets. */
+    public static Optional<PeerAddress> findWritten(String text) {
+        return find(text.replaceFirst("^([^\\[]*:.*):", "[$1]:"));
+    }
+
     /**
      * Reads an address that is written as a host and a port.
      *

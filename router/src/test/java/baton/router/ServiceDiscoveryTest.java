@@ -9,6 +9,7 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import java.net.InetSocketAddress;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
@@ -193,6 +194,12 @@ class ServiceDiscoveryTest {
                 .hasMessageContaining("prefill dns")
                 .hasMessageContaining("'" + name + "'")
                 .hasMessageContaining("_service._tcp.name");
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"[::1]:53", "::1:53"})
+    void aDnsServerMayHaveAnIpv6Address(String server) {
+        assertThat(Discovery.Settings.server("dns server", server)).isEqualTo(new InetSocketAddress("::1", 53));
     }
 
     @ParameterizedTest

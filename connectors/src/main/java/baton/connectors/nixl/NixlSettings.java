@@ -260,8 +260,7 @@ public record NixlSettings(
     }
 
     private static PeerAddress address(String field, String value) {
-        // An IPv6 address may be without brackets.
-        return PeerAddress.find(value.replaceFirst("^([^\\[]*:.*):", "[$1]:"))
+        return PeerAddress.findWritten(value)
                 .orElseThrow(() -> new ConfigException(field, "has '" + value + "', must have host:port"));
     }
 

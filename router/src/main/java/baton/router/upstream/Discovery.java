@@ -48,8 +48,8 @@ public final class Discovery implements AutoCloseable {
 
         /** @throws ConfigException if the text is not {@code host:port}, or the host has no address */
         public static InetSocketAddress server(String field, String text) {
-            PeerAddress server =
-                    PeerAddress.find(text).orElseThrow(() -> ConfigException.unsupported(field, text, "host:port"));
+            PeerAddress server = PeerAddress.findWritten(text)
+                    .orElseThrow(() -> ConfigException.unsupported(field, text, "host:port"));
             InetSocketAddress address = new InetSocketAddress(server.host(), server.port());
             if (address.isUnresolved()) {
                 throw new ConfigException(field, "'" + text + "' has no address");
@@ -82,7 +82,7 @@ public final class Discovery implements AutoCloseable {
             if (SERVICE.matcher(text).matches()) {
                 return new Name(role, text, OF_THE_SERVICE);
             }
-            PeerAddress name = PeerAddress.find(text)
+            PeerAddress name = PeerAddress.findWritten(text)
                     .orElseThrow(() -> ConfigException.unsupported(
                             field, text, "name:port, or _service._tcp.name for SRV records"));
             return new Name(role, name.host(), name.port());
