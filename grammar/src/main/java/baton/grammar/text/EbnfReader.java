@@ -132,7 +132,7 @@ final class EbnfReader extends GrammarReader {
         Expression element = element();
         skip();
         int position = position();
-        Expression repeated = repeated(element);
+        Expression repeated = repeated(element, "");
         boolean isRepeated = position() > position;
         skip();
         int next = peek();

@@ -123,8 +123,12 @@ abstract class GrammarReader extends CharacterReader {
         return digits.isEmpty() ? -1 : Integer.parseInt(digits);
     }
 
-    /** The expression as often as the sign says that is next, if one of repetition is. */
-    Expression repeated(Expression expression) {
+    /**
+     * The expression as often as the sign says that is next, if one of repetition is.
+     *
+     * @param hint end of the error about braces without counts
+     */
+    Expression repeated(Expression expression, String hint) {
         int position = position();
         if (take("*")) {
             return repeated(position, expression, 0, Expression.Repeat.UNBOUNDED);
@@ -150,7 +154,7 @@ abstract class GrammarReader extends CharacterReader {
             skip();
         }
         if (least < 0 || !take("}")) {
-            throw error(position, "the counts are missing; write {2} or {2,4}; templates are not supported");
+            throw error(position, "the counts are missing; write {2} or {2,4}" + hint);
         }
         return repeated(position, expression, least, most);
     }

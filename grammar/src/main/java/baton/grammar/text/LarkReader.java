@@ -313,7 +313,7 @@ final class LarkReader extends GrammarReader {
             }
             return repeated(position, element, least, most);
         }
-        return repeated(element);
+        return repeated(element, "; templates are not supported");
     }
 
     private Expression atom() {

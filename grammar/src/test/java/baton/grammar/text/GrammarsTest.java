@@ -116,6 +116,7 @@ class GrammarsTest {
                 "root ::= (\"aaaaa\"{1000}){1000}",
                 "grammar: line 1, column 25: the repetition has more than 65536 characters and rules if it is written out");
         refused("root ::= " + "(".repeat(200), "grammar: line 1, column 110: groups are nested deeper than 100");
+        refused("root ::= \"a\"{x}", "grammar: line 1, column 13: the counts are missing; write {2} or {2,4}");
         refused("start: a", "grammar: line 1, column 8: 'a' is not defined; write a: ...");
         refused("rule: \"a\"", "grammar: line 1, column 1: the rule 'start' is missing; write start: ...");
         refused(
