@@ -121,11 +121,13 @@ final class PyNcclWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        PyNcclConnectorMetadata step = (PyNcclConnectorMetadata) metadata;
+        ofStep.clear();
+        if (!(metadata instanceof PyNcclConnectorMetadata step)) {
+            return;
+        }
         for (String id : step.preempted()) {
             Optional.ofNullable(sendings.get(id)).ifPresent(Sending::withdraw);
         }
-        ofStep.clear();
         for (PyNcclConnectorMetadata.Send send : step.sends()) {
             Sending known = sendings.get(send.requestId());
             if (known == null || known.isWithdrawn()) {

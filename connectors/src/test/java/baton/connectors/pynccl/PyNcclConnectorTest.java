@@ -14,11 +14,13 @@ import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.pipe.LookupBuffer;
 import baton.pipe.Tensor;
@@ -539,6 +541,17 @@ class PyNcclConnectorTest {
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("kv_connector_extra_config.transport")
                 .hasMessageContaining("pigeon");
+    }
+
+    /** As after a failure of the scheduler's side. */
+    @Test
+    void aWorkerTakesAStepWithoutOrders() {
+        WorkerConnector worker =
+                connector().worker(context(config(KvRole.PRODUCER).build(), 1, 3), Rank.FIRST);
+        worker.startLoad(new ConnectorMetadata.None());
+        worker.waitForSave();
+        assertThat(worker.report(Set.of()).sent()).isEmpty();
+        worker.close();
     }
 
     private void assertRefused(KvTransferConfig.Builder config, String message) {
