@@ -64,13 +64,8 @@ final class CompilerThreads {
     }
 
     private static void stepBack(int thread) {
-        try {
-            int failed = (int) Calls.SET_PRIORITY.invokeExact(PRIO_PROCESS, thread, NICE);
-            if (failed != 0) {
-                log.debug("compiler thread {} keeps its priority", thread);
-            }
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
+        if (Posix.call(() -> (int) Calls.SET_PRIORITY.invokeExact(PRIO_PROCESS, thread, NICE)) != 0) {
+            log.debug("compiler thread {} keeps its priority", thread);
         }
     }
 }

@@ -192,34 +192,40 @@ public final class Posix {
         return nanos(CLOCK_PROCESS_CPUTIME_ID, "CLOCK_PROCESS_CPUTIME_ID");
     }
 
-    private static long nanos(int clock, String name) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment time = arena.allocate(2 * LONG.byteSize(), LONG.byteSize());
-            int result = (int) Clock.GETTIME.invokeExact(clock, time);
-            if (result != 0) {
-                throw new UnsupportedOperationException("the system has no " + name);
-            }
-            return time.get(LONG, 0) * NANOS_A_SECOND + time.get(LONG, LONG.byteSize());
+    /** A call of a method handle of a C function. */
+    public interface Call<T> {
+        T make() throws Throwable;
+    }
+
+    /** Makes a call. */
+    public static <T> T call(Call<T> call) {
+        try {
+            return call.make();
         } catch (Throwable e) {
             throw thrown(e);
         }
     }
 
-    private interface Call {
+    private static long nanos(int clock, String name) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment time = arena.allocate(2 * LONG.byteSize(), LONG.byteSize());
+            if (call(() -> (int) Clock.GETTIME.invokeExact(clock, time)) != 0) {
+                throw new UnsupportedOperationException("the system has no " + name);
+            }
+            return time.get(LONG, 0) * NANOS_A_SECOND + time.get(LONG, LONG.byteSize());
+        }
+    }
+
+    private interface ErrnoCall {
         /** @param errno where the call's errno is captured */
-        int invoke(Arena arena, MemorySegment errno) throws Throwable;
+        int make(Arena arena, MemorySegment errno) throws Throwable;
     }
 
     /** Calls a function of which a negative result is an error. */
-    private static int call(String function, Call call) throws Failure {
+    private static int call(String function, ErrnoCall call) throws Failure {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment errno = arena.allocate(Linker.Option.captureStateLayout());
-            int result;
-            try {
-                result = call.invoke(arena, errno);
-            } catch (Throwable e) {
-                throw thrown(e);
-            }
+            int result = call(() -> call.make(arena, errno));
             if (result < 0) {
                 throw new Failure(function, errno);
             }
@@ -298,15 +304,11 @@ public final class Posix {
      * @return 0, or Linux' number of the error
      */
     public static int fallocate(int fd, long bytes) {
-        try {
-            int error;
-            do {
-                error = (int) Files.FALLOCATE.invokeExact(fd, 0L, bytes);
-            } while (error == EINTR);
-            return error;
-        } catch (Throwable e) {
-            throw thrown(e);
-        }
+        int error;
+        do {
+            error = call(() -> (int) Files.FALLOCATE.invokeExact(fd, 0L, bytes));
+        } while (error == EINTR);
+        return error;
     }
 
     /** Opens a file; returns its descriptor. */
@@ -317,11 +319,7 @@ public final class Posix {
 
     /** Closes a file descriptor. */
     public static void close(int fd) {
-        try {
-            int _ = (int) Files.CLOSE.invokeExact(fd);
-        } catch (Throwable e) {
-            throw thrown(e);
-        }
+        int _ = call(() -> (int) Files.CLOSE.invokeExact(fd));
     }
 
     /**
@@ -334,12 +332,8 @@ public final class Posix {
     public static MemorySegment mmap(MemorySegment at, long bytes, int protection, int flags, int fd) throws Failure {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment errno = arena.allocate(Linker.Option.captureStateLayout());
-            MemorySegment mapped;
-            try {
-                mapped = (MemorySegment) Memory.MMAP.invokeExact(errno, at, bytes, protection, flags, fd, 0L);
-            } catch (Throwable e) {
-                throw thrown(e);
-            }
+            MemorySegment mapped =
+                    call(() -> (MemorySegment) Memory.MMAP.invokeExact(errno, at, bytes, protection, flags, fd, 0L));
             if (mapped.address() == MAP_FAILED) {
                 throw new Failure("mmap", errno);
             }
@@ -349,11 +343,7 @@ public final class Posix {
 
     /** Unmaps the mapping that starts at a segment. */
     public static void munmap(MemorySegment mapping, long bytes) {
-        try {
-            int _ = (int) Memory.MUNMAP.invokeExact(mapping, bytes);
-        } catch (Throwable e) {
-            throw thrown(e);
-        }
+        int _ = call(() -> (int) Memory.MUNMAP.invokeExact(mapping, bytes));
     }
 
     /** Changes the protection of whole pages. */
@@ -363,11 +353,7 @@ public final class Posix {
 
     /** @return false if the kernel refuses the advice */
     public static boolean madvise(MemorySegment pages, long bytes, int advice) {
-        try {
-            return (int) Memory.MADVISE.invokeExact(pages, bytes, advice) == 0;
-        } catch (Throwable e) {
-            throw thrown(e);
-        }
+        return call(() -> (int) Memory.MADVISE.invokeExact(pages, bytes, advice)) == 0;
     }
 
     /**
@@ -377,24 +363,17 @@ public final class Posix {
      */
     public static void setenv(String name, String value, boolean overwrite) {
         try (Arena arena = Arena.ofConfined()) {
-            int _ = (int) Environment.SETENV.invokeExact(
-                    arena.allocateFrom(name), arena.allocateFrom(value), overwrite ? 1 : 0);
-        } catch (Throwable e) {
-            throw thrown(e);
+            int _ = call(() -> (int) Environment.SETENV.invokeExact(
+                    arena.allocateFrom(name), arena.allocateFrom(value), overwrite ? 1 : 0));
         }
     }
 
     /** The version of glibc, such as {@code 2.36}; empty if the C library is another. */
     public static Optional<String> glibcVersion() {
-        return find("gnu_get_libc_version", FunctionDescriptor.of(ADDRESS)).map(function -> {
-            try {
-                return ((MemorySegment) function.invokeExact())
+        return find("gnu_get_libc_version", FunctionDescriptor.of(ADDRESS))
+                .map(function -> call(() -> (MemorySegment) function.invokeExact())
                         .reinterpret(VERSION_BYTES)
-                        .getString(0);
-            } catch (Throwable e) {
-                throw thrown(e);
-            }
-        });
+                        .getString(0));
     }
 
     /**
@@ -409,10 +388,6 @@ public final class Posix {
         if (onExit.isEmpty() || exit.isEmpty()) {
             return false;
         }
-        try {
-            return (int) onExit.get().invokeExact(exit.get(), MemorySegment.NULL) == 0;
-        } catch (Throwable e) {
-            throw thrown(e);
-        }
+        return call(() -> (int) onExit.get().invokeExact(exit.get(), MemorySegment.NULL)) == 0;
     }
 }

@@ -156,20 +156,8 @@ public final class CublasLt extends NativeFunctions {
     public record Plan(
             Shape shape, long description, long weights, long in, long out, MemorySegment algorithm, Arena arena) {}
 
-    private interface Call {
-        int of() throws Throwable;
-    }
-
-    private static void run(String name, Call call) {
-        check(name, status(call));
-    }
-
-    private static int status(Call call) {
-        try {
-            return call.of();
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+    private static void run(String name, Posix.Call<Integer> call) {
+        check(name, Posix.call(call));
     }
 
     private static void check(String name, int code) {
@@ -303,7 +291,7 @@ public final class CublasLt extends NativeFunctions {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1);
             MemorySegment beta = arena.allocateFrom(ValueLayout.JAVA_FLOAT, add ? 1 : 0);
-            int code = status(() -> (int) matmul.invokeExact(
+            int code = Posix.call(() -> (int) matmul.invokeExact(
                     handle,
                     plan.description,
                     one,

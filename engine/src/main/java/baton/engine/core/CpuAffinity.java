@@ -76,10 +76,6 @@ final class CpuAffinity {
     }
 
     private static int call(MethodHandle function, MemorySegment mask) {
-        try {
-            return (int) function.invokeExact(0, MASK_BYTES, mask);
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+        return Posix.call(() -> (int) function.invokeExact(0, MASK_BYTES, mask));
     }
 }

@@ -105,18 +105,6 @@ final class NcclApi extends NativeFunctions {
         return api;
     }
 
-    private interface Call<T> {
-        T make() throws Throwable;
-    }
-
-    private static <T> T call(Call<T> call) {
-        try {
-            return call.make();
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
-    }
-
     private interface Out {
         int fill(MemorySegment result) throws Throwable;
     }
@@ -125,14 +113,14 @@ final class NcclApi extends NativeFunctions {
     private long made(String what, Out function) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment result = arena.allocate(LONG);
-            cuda(what, call(() -> function.fill(result)));
+            cuda(what, Posix.call(() -> function.fill(result)));
             return result.get(LONG, 0);
         }
     }
 
     private void cuda(String what, int code) throws PipeException {
         if (code != 0) {
-            MemorySegment words = call(() -> (MemorySegment) cudaErrorString.invokeExact(code));
+            MemorySegment words = Posix.call(() -> (MemorySegment) cudaErrorString.invokeExact(code));
             throw new PipeException("%s: CUDA error %d, %s".formatted(what, code, words.getString(0)));
         }
     }
@@ -140,7 +128,7 @@ final class NcclApi extends NativeFunctions {
     /** False if the operation is still in progress. */
     private boolean nccl(String what, int code) throws PipeException {
         if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) {
-            MemorySegment words = call(() -> (MemorySegment) ncclErrorString.invokeExact(code));
+            MemorySegment words = Posix.call(() -> (MemorySegment) ncclErrorString.invokeExact(code));
             throw new PipeException("%s: NCCL error %d, %s".formatted(what, code, words.getString(0)));
         }
         return code == NCCL_SUCCESS;
@@ -150,13 +138,13 @@ final class NcclApi extends NativeFunctions {
     int devices() {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment count = arena.allocate(INT);
-            return call(() -> (int) getDeviceCount.invokeExact(count)) == 0 ? count.get(INT, 0) : 0;
+            return Posix.call(() -> (int) getDeviceCount.invokeExact(count)) == 0 ? count.get(INT, 0) : 0;
         }
     }
 
     /** Selects the device for further calls of this thread. */
     void useDevice(int device) throws PipeException {
-        cuda("device " + device, call(() -> (int) setDevice.invokeExact(device)));
+        cuda("device " + device, Posix.call(() -> (int) setDevice.invokeExact(device)));
     }
 
     long deviceMemory(long bytes) throws PipeException {
@@ -164,7 +152,7 @@ final class NcclApi extends NativeFunctions {
     }
 
     void freeDeviceMemory(long memory) throws PipeException {
-        cuda("cudaFree", call(() -> (int) free.invokeExact(memory)));
+        cuda("cudaFree", Posix.call(() -> (int) free.invokeExact(memory)));
     }
 
     /** Host memory that the GPU can access. */
@@ -173,7 +161,7 @@ final class NcclApi extends NativeFunctions {
     }
 
     void freePinnedMemory(long memory) throws PipeException {
-        cuda("cudaFreeHost", call(() -> (int) freeHost.invokeExact(memory)));
+        cuda("cudaFreeHost", Posix.call(() -> (int) freeHost.invokeExact(memory)));
     }
 
     long stream() throws PipeException {
@@ -181,18 +169,18 @@ final class NcclApi extends NativeFunctions {
     }
 
     void freeStream(long stream) throws PipeException {
-        cuda("cudaStreamDestroy", call(() -> (int) streamDestroy.invokeExact(stream)));
+        cuda("cudaStreamDestroy", Posix.call(() -> (int) streamDestroy.invokeExact(stream)));
     }
 
     /** Enqueues a copy in a stream. */
     void copy(long to, long from, long bytes, boolean toDevice, long stream) throws PipeException {
         int kind = toDevice ? 1 : 2;
-        cuda("copying", call(() -> (int) memcpyAsync.invokeExact(to, from, bytes, kind, stream)));
+        cuda("copying", Posix.call(() -> (int) memcpyAsync.invokeExact(to, from, bytes, kind, stream)));
     }
 
     /** Whether all enqueued work of the stream is done. */
     boolean isDone(long stream) throws PipeException {
-        int code = call(() -> (int) streamQuery.invokeExact(stream));
+        int code = Posix.call(() -> (int) streamQuery.invokeExact(stream));
         if (code != CUDA_NOT_READY) {
             cuda("the stream", code);
         }
@@ -202,7 +190,7 @@ final class NcclApi extends NativeFunctions {
     byte[] uniqueId() throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment id = arena.allocate(UNIQUE_ID);
-            nccl("a unique id", call(() -> (int) getUniqueId.invokeExact(id)));
+            nccl("a unique id", Posix.call(() -> (int) getUniqueId.invokeExact(id)));
             return id.toArray(ValueLayout.JAVA_BYTE);
         }
     }
@@ -217,7 +205,7 @@ final class NcclApi extends NativeFunctions {
             config.set(INT, 8, CONFIG_MAGIC);
             config.set(INT, 12, CONFIG_VERSION);
             config.set(INT, 16, 0);
-            nccl("a communicator", call(() -> (int) commInitRankConfig.invokeExact(made, 2, id, rank, config)));
+            nccl("a communicator", Posix.call(() -> (int) commInitRankConfig.invokeExact(made, 2, id, rank, config)));
             return made.get(LONG, 0);
         }
     }
@@ -226,7 +214,7 @@ final class NcclApi extends NativeFunctions {
     boolean isReady(long communicator) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment state = arena.allocate(INT);
-            nccl("the communicator", call(() -> (int) commGetAsyncError.invokeExact(communicator, state)));
+            nccl("the communicator", Posix.call(() -> (int) commGetAsyncError.invokeExact(communicator, state)));
             return nccl("the communicator", state.get(INT, 0));
         }
     }
@@ -234,17 +222,17 @@ final class NcclApi extends NativeFunctions {
     /** Enqueues a send or a receive in a stream; the communicator has to be {@link #isReady}. */
     void move(boolean sends, long memory, long bytes, int peer, long communicator, long stream) throws PipeException {
         MethodHandle function = sends ? send : receive;
-        nccl("a group", call(() -> (int) groupStart.invokeExact()));
+        nccl("a group", Posix.call(() -> (int) groupStart.invokeExact()));
         try {
-            nccl(sends ? "sending" : "receiving", call(() ->
+            nccl(sends ? "sending" : "receiving", Posix.call(() ->
                     (int) function.invokeExact(memory, bytes, NCCL_INT8, peer, communicator, stream)));
         } finally {
-            nccl("a group", call(() -> (int) groupEnd.invokeExact()));
+            nccl("a group", Posix.call(() -> (int) groupEnd.invokeExact()));
         }
     }
 
     /** Aborts a communicator's work and frees it. */
     void abort(long communicator) throws PipeException {
-        nccl("ncclCommAbort", call(() -> (int) commAbort.invokeExact(communicator)));
+        nccl("ncclCommAbort", Posix.call(() -> (int) commAbort.invokeExact(communicator)));
     }
 }

@@ -53,11 +53,7 @@ final class StoreApi extends NativeFunctions {
 
     /** A handle; its address is 0 if there is none. */
     MemorySegment create() {
-        try {
-            return (MemorySegment) create.invokeExact();
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+        return Posix.call(() -> (MemorySegment) create.invokeExact());
     }
 
     void destroy(MemorySegment store) {
@@ -76,17 +72,17 @@ final class StoreApi extends NativeFunctions {
             MemorySegment protocol = arena.allocateFrom(setup.protocol());
             MemorySegment device = arena.allocateFrom(setup.deviceName());
             MemorySegment master = arena.allocateFrom(setup.masterServerAddress());
-            return call(() -> (int) this.setup.invokeExact(
+            return Posix.call(() -> (int) this.setup.invokeExact(
                     store, hostname, metadata, setup.segmentBytes(), localBufferBytes, protocol, device, master));
         }
     }
 
     int register(MemorySegment store, MemorySegment memory) {
-        return call(() -> (int) registerBuffer.invokeExact(store, memory, memory.byteSize()));
+        return Posix.call(() -> (int) registerBuffer.invokeExact(store, memory, memory.byteSize()));
     }
 
     int unregister(MemorySegment store, MemorySegment memory) {
-        return call(() -> (int) unregisterBuffer.invokeExact(store, memory));
+        return Posix.call(() -> (int) unregisterBuffer.invokeExact(store, memory));
     }
 
     /** For each key 1, 0 or an error. */
@@ -94,7 +90,7 @@ final class StoreApi extends NativeFunctions {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment names = names(arena, keys);
             MemorySegment results = arena.allocate(INT, keys.size());
-            int code = call(() -> (int) batchIsExist.invokeExact(store, names, (long) keys.size(), results));
+            int code = Posix.call(() -> (int) batchIsExist.invokeExact(store, names, (long) keys.size(), results));
             return code == 0 ? ints(results) : all(code, keys.size());
         }
     }
@@ -106,7 +102,7 @@ final class StoreApi extends NativeFunctions {
             MemorySegment buffers = addresses(arena, to);
             MemorySegment sizes = sizes(arena, to);
             MemorySegment results = arena.allocate(LONG, keys.size());
-            int code = call(
+            int code = Posix.call(
                     () -> (int) batchGetInto.invokeExact(store, names, buffers, sizes, (long) keys.size(), results));
             return code == 0 ? results.toArray(LONG) : all(code, keys.size());
         }
@@ -124,7 +120,7 @@ final class StoreApi extends NativeFunctions {
             MemorySegment sizes = sizes(arena, from);
             MemorySegment replication = replication(arena, preferredSegments);
             MemorySegment results = arena.allocate(INT, keys.size());
-            int code = call(() -> (int)
+            int code = Posix.call(() -> (int)
                     batchPutFrom.invokeExact(store, names, buffers, sizes, (long) keys.size(), replication, results));
             return code == 0 ? ints(results) : all(code, keys.size());
         }
@@ -149,7 +145,7 @@ final class StoreApi extends NativeFunctions {
     int remove(MemorySegment store, String key) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment name = arena.allocateFrom(key);
-            return call(() -> (int) remove.invokeExact(store, name, 1));
+            return Posix.call(() -> (int) remove.invokeExact(store, name, 1));
         }
     }
 
@@ -179,17 +175,5 @@ final class StoreApi extends NativeFunctions {
         // A positive one would be taken for a success.
         Arrays.fill(codes, Math.min(code, -1));
         return codes;
-    }
-
-    private interface Call {
-        int run() throws Throwable;
-    }
-
-    private static int call(Call call) {
-        try {
-            return call.run();
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
     }
 }

@@ -145,11 +145,7 @@ final class NixlApi extends NativeFunctions {
     }
 
     boolean isStub() {
-        try {
-            return (boolean) isStub.invokeExact();
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+        return Posix.call(() -> (boolean) isStub.invokeExact());
     }
 
     /**
@@ -491,15 +487,7 @@ final class NixlApi extends NativeFunctions {
         }
     }
 
-    private interface Call {
-        int run() throws Throwable;
-    }
-
-    private static Status call(Call call) {
-        try {
-            return Status.of(call.run());
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+    private static Status call(Posix.Call<Integer> call) {
+        return Status.of(Posix.call(call));
     }
 }
