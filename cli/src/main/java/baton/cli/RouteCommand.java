@@ -338,8 +338,9 @@ final class RouteCommand implements Callable<Integer> {
             names = "--continue-after",
             defaultValue = "30",
             paramLabel = "SECONDS",
-            description = "With --continue-streams, also when its instance has sent no token for so long"
-                    + " (default: ${DEFAULT-VALUE}).")
+            description =
+                    "With --continue-streams, also when its instance has sent no token for so long; a request that has"
+                            + " lost its instance waits three times as long for another (default: ${DEFAULT-VALUE}).")
     private double continueAfter;
 
     @Option(

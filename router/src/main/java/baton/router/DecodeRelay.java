@@ -6,7 +6,6 @@ import baton.router.upstream.Instance;
 import baton.router.upstream.Leg;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
-import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
@@ -19,54 +18,16 @@ import org.jspecify.annotations.Nullable;
 /** Relays the decode leg's answer to the client, no faster than the client reads. */
 final class DecodeRelay implements Leg.Receiver {
 
-    /** The request of which this is the answer. */
-    interface Request {
-        /** Whether a decode instance is left that has not been tried. */
-        boolean hasOtherDecode();
-
-        /** The answer begins. Adds the router's own headers to it. */
-        void begins();
-
-        /** The leg failed before the client got anything. */
-        void failedBeforeFirstByte(UpstreamFailure failure);
-
-        /** The leg failed after the client got a part of an answer that is no stream. */
-        void brokenOff(UpstreamFailure failure);
-
-        /** The leg failed after the client got whole events of a stream, which continues elsewhere or ends with an error. */
-        void streamBrokenOff(UpstreamFailure failure);
-
-        /** Bytes of the answer's body go to the client. */
-        void answered(Buffer part);
-
-        /** An instance continues the stream. */
-        void continued();
-
-        /** Whether another instance would continue the stream. */
-        boolean canContinueElsewhere();
-
-        /** Why the stream is to leave its instance now; empty if it stays. */
-        Optional<Kind> leaves();
-
-        /** The client reads no more. */
-        void clientLeft();
-
-        boolean isEnded();
-
-        Vertx vertx();
-
-        /** The request ends; its last bytes are sent after this. */
-        void end(Outcome outcome);
-    }
-
     /** Bytes of an instance's refusal. */
     private static final int MOST_QUOTED = 500;
 
-    private final Request request;
+    private final ProxiedRequest request;
     private final Answer client;
     private final RequestReport report;
     private final Optional<StreamPosition> position;
+    /** That ends the leg of a stream that can continue elsewhere, once it has had tokens. */
     private final Optional<Duration> silence;
+
     private final long sent;
     /** Whether the client has the beginning of the stream from another instance. */
     private final boolean continues;
@@ -88,21 +49,12 @@ final class DecodeRelay implements Leg.Receiver {
 
     private int readyEvents;
 
-    /**
-     * @param position of a stream that can continue elsewhere
-     * @param silence that ends the leg of such a stream, once it has had tokens
-     */
-    DecodeRelay(
-            Request request,
-            Answer client,
-            RequestReport report,
-            Optional<StreamPosition> position,
-            Optional<Duration> silence) {
+    DecodeRelay(ProxiedRequest request) {
         this.request = request;
-        this.client = client;
-        this.report = report;
-        this.position = position;
-        this.silence = silence;
+        this.client = request.client();
+        this.report = request.report();
+        this.position = request.position();
+        this.silence = request.context().config().limits().continueAfter();
         this.sent = report.now();
         this.continues = position.isPresent() && report.hasFirstByte();
     }

@@ -139,7 +139,7 @@ final class HandoffAttempt {
     /** After this one: another decode instance. */
     HandoffAttempt withDecode(Target other, Instance.RunningRequest count, UpstreamFailure failure) {
         end();
-        boolean spent = carries && failure.kind() == Kind.LOST;
+        boolean spent = carries && (failure.kind() == Kind.LOST || failure.kind() == Kind.TIMEOUT);
         Course next = switch (course) {
             case DecodeOnly alone -> alone;
             case HandOver by -> by.with(by.prefill, spent ? Optional.empty() : prefilled);
@@ -341,6 +341,6 @@ final class HandoffAttempt {
                     new UpstreamFailure(instance, Kind.REFUSED, "it leaves before the prompt is computed"));
             return;
         }
-        decodeLeg = legs.decode(to, id, counted, body, request.relay(), request.position());
+        decodeLeg = legs.decode(to, id, counted, body, new DecodeRelay(request), request.position());
     }
 }

@@ -11,6 +11,7 @@ import baton.router.body.ReceivedBody;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.ContinuationOutcome;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.metrics.RouterMetrics.PrefillWay;
@@ -21,6 +22,7 @@ import baton.router.policy.LocalPrefillBytes;
 import baton.router.policy.Placement;
 import baton.router.policy.RoutingRequest;
 import baton.router.upstream.Instance;
+import baton.router.upstream.Instance.Role;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Question;
 import baton.router.upstream.UpstreamClient;
@@ -34,6 +36,7 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.function.Consumer;
@@ -47,17 +50,17 @@ import org.slf4j.LoggerFactory;
  *
  * <h2>Failure and retry</h2>
  * The client gets nothing before the first byte (for server-sent events: the first whole event) of the decode leg's answer. Until then
- * a failed leg is sent to another instance, by another attempt: prefill once, decode as long as there are untried instances, if the instance refused or
- * dropped the connection or answered 503. After that the request is not sent again, as the client would get tokens twice: the answer ends with an
- * error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are closed at
- * once. If configured so, a prompt that no prefill instance computes is left to the decode instance. A stream whose instance sends token ids continues at another
- * instance: see {@link StreamContinuation}.
+ * a failed leg is sent to another instance, by another attempt: prefill once for each decode instance, decode as long as there are untried instances. A request
+ * that has lost its instances waits for others and is placed anew ({@link RequestPause}). After that the request is not sent again, as the client would get
+ * tokens twice: the answer ends with an error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are
+ * closed at once. If configured so, a prompt that no prefill instance computes is left to the decode instance. A stream whose instance sends token ids continues
+ * at another instance: see {@link StreamContinuation}.
  *
  * <h2>Concurrency</h2>
  * Confined to the event loop of the client's connection; the {@link BodyWorker} reads and builds large bodies beside it. Results
  * that arrive after {@link #end} are dropped.
  */
-final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent {
+final class ProxiedRequest implements BatchedRequest.Parent {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
 
     private static final String CACHE_SALT = "cache_salt";
@@ -83,6 +86,10 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     /** Whether the prefill leg for the present decode instance went to another instance after a failure. */
     private boolean prefillRetried;
+
+    private Optional<RequestPause> pause = Optional.empty();
+    /** Chooses instances anew; until the first byte. */
+    private Runnable again = () -> {};
 
     private boolean ended;
     /** If its prompts are served by themselves. */
@@ -203,6 +210,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     private void proxy(Buffer body) {
+        again = () -> proxy(body);
         InstanceSet decodes = routing.instances().decodes();
         decodes.next(List.of())
                 .ifPresentOrElse(
@@ -262,6 +270,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             return;
         }
         asked = placed;
+        again = () -> place(body, placed);
         if (context.config().limits().continueAfter().isPresent() && StreamContinuation.isStream(body)) {
             continuation = Optional.of(new StreamContinuation(this, body));
         }
@@ -324,19 +333,29 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     void begin(String legId, HandoffAttempt.Course course, Target decode) {
         prefillRetried = false;
+        if (pause.isPresent()) {
+            metrics().count(RouterMetric.RETRIES, decode.instance().role());
+        }
         begin(new HandoffAttempt(this, legId, course, decode, decode.instance().begin()));
     }
 
     private void begin(HandoffAttempt next) {
+        if (pause.isPresent()) {
+            report.measure(LatencyMeasurement.NONE);
+        }
         attempt = next;
         next.start();
+    }
+
+    /** The last attempt, of which a leg is under way. */
+    private HandoffAttempt begun() {
+        return Objects.requireNonNull(attempt, "no leg has been sent");
     }
 
     /** Begins another attempt after a failed leg. */
     private void retry(UpstreamFailure failure, HandoffAttempt next, Instance other) {
         log.info("{}: {}, trying {}", id, failure.describe(), other);
         metrics().count(RouterMetric.RETRIES, other.role());
-        report.measure(LatencyMeasurement.NONE);
         begin(next);
     }
 
@@ -345,7 +364,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         if (decodeAnswers("status " + answer.status())) {
             return;
         }
-        if (isContinued()) {
+        if (report.hasFirstByte()) {
             answerError(
                     502,
                     "prefill of the continued stream: HTTP " + answer.status() + ": " + answer.body(),
@@ -363,119 +382,119 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     /** The prefill leg has failed: the prompt goes to another prefill instance, or to the decode instance. */
     void prefillFailed(UpstreamFailure failure) {
-        HandoffAttempt failed = attempt;
-        if (failed == null || decodeAnswers(failure.reason())) {
+        if (decodeAnswers(failure.reason())) {
             return;
         }
-        note(failure);
+        boolean mayRetry = note(failure).left(Role.PREFILL) > 0 && !prefillRetried;
+        HandoffAttempt failed = begun();
         Instance decode = failed.decode().instance();
-        Optional<Target> other = prefillRetried
-                ? Optional.empty()
-                : routing.policy()
+        Optional<Target> other = mayRetry
+                ? routing.policy()
                         .otherPrefill(asked, List.of(failure.instance()), decode)
-                        .map(this::chosen);
+                        .map(this::chosen)
+                : Optional.empty();
         if (other.isPresent()) {
-            prefillRetried = true;
+            // An instance without a connection is down now.
+            prefillRetried = failure.kind() != Kind.CONNECT;
             retry(failure, failed.withPrefill(other.get()), other.get().instance());
-        } else if (isContinued()) {
+        } else if (report.hasFirstByte()) {
             begin(failed.withoutPrefill(flow().idWithoutHandoff(failed.id())));
         } else if (context.config().policy().localPrefill().asFallback()) {
             log.warn("{}: {}, {} computes the prompt", id, failure.describe(), decode);
             report.prefilledLocally(LocalPrefillReason.FAILED, "");
             begin(failed.withoutPrefill(flow().idWithoutHandoff(id)));
         } else {
-            answerError(failure.status(), failure.describe(), Outcome.PREFILL_FAILED);
+            failed(failure, Outcome.PREFILL_FAILED);
+        }
+    }
+
+    /** No other instance gets the leg. If an instance has had the request, this waits until it can be placed anew. */
+    private void failed(UpstreamFailure failure, Outcome outcome) {
+        begun().end();
+        Role role = failure.instance().role();
+        boolean mayBePrefilled = role == Role.DECODE && begun().prefill().isPresent();
+        boolean waits = failure.kind() != Kind.TIMEOUT
+                && failure.kind() != Kind.ANSWER
+                && pause.filter(current -> current.left(role) > 0 && (current.isLoss() || mayBePrefilled))
+                        .filter(current -> current.lookAgain(role, again))
+                        .isPresent();
+        if (!waits) {
+            answerError(failure.status(), failure.describe(), outcome);
         }
     }
 
     private boolean decodeAnswers(String failure) {
-        boolean answers = report.hasFirstByte() && !isContinued();
+        boolean answers = report.hasFirstByte() && pause.isEmpty();
         if (answers) {
             log.warn("{}: prefill failed while decode already answers: {}", id, failure);
         }
         return answers;
     }
 
-    private boolean isContinued() {
-        return continuation.filter(StreamContinuation::isPause).isPresent();
-    }
-
-    @Override
-    public void streamBrokenOff(UpstreamFailure failure) {
-        if (failure.kind().isMove()) {
-            note(failure);
-        } else {
-            brokenOff(failure);
+    /** The leg failed after the client got whole events of a stream, which continues elsewhere or ends with an error. */
+    void streamBrokenOff(UpstreamFailure failure) {
+        boolean isFirst = pause.isEmpty();
+        RequestPause current = note(failure);
+        if (!failure.kind().isMove()) {
+            warnBrokenOff(failure);
         }
-        HandoffAttempt failed = attempt;
-        if (failed != null) {
-            failed.end();
-        }
+        begun().end();
         continuation.ifPresentOrElse(
-                stream -> stream.brokenOff(failure),
+                stream -> stream.brokenOff(failure, current, isFirst),
                 () -> answerError(failure.status(), failure.describe(), Outcome.DECODE_BROKEN));
     }
 
-    @Override
-    public boolean canContinueElsewhere() {
-        HandoffAttempt own = attempt;
-        return own != null
-                && continuation
-                        .filter(stream ->
-                                stream.canContinueElsewhere(own.decode().instance()))
-                        .isPresent();
+    /** Whether another instance would continue the stream, or serve a request whose instance does not answer its health probe either. */
+    boolean canContinueElsewhere() {
+        Instance own = begun().decode().instance();
+        return report.hasFirstByte()
+                ? continuation
+                        .filter(stream -> stream.canContinueElsewhere(own))
+                        .isPresent()
+                : !own.isUp() && !own.isLeaving() && hasOtherDecode();
     }
 
-    @Override
-    public Optional<Kind> leaves() {
-        HandoffAttempt own = attempt;
-        return own != null && report.hasFirstByte()
-                ? continuation.flatMap(stream -> stream.leaves(own.decode().instance()))
+    /** Why the stream is to leave its instance now; empty if it stays. */
+    Optional<Kind> leaves() {
+        return report.hasFirstByte()
+                ? continuation.flatMap(stream -> stream.leaves(begun().decode().instance()))
                 : Optional.empty();
     }
 
-    @Override
-    public void answered(Buffer part) {
+    /** Bytes of the answer's body go to the client. */
+    void answered(Buffer part) {
         shadow.ifPresent(second -> second.answered(part));
     }
 
-    @Override
-    public void continued() {
-        if (continuation.filter(StreamContinuation::continued).isPresent()) {
+    /** An instance continues the stream. */
+    void continued() {
+        pause.ifPresent(over -> {
+            over.ends(ContinuationOutcome.CONTINUED);
             dropBodies();
-        }
+        });
     }
 
     private void dropBodies() {
-        if (attempt != null) {
-            attempt.dropBodies();
-        }
-    }
-
-    /** Takes the answer of a decode leg. */
-    DecodeRelay relay() {
-        return new DecodeRelay(
-                this, client, report, position(), context.config().limits().continueAfter());
+        pause = Optional.empty();
+        again = () -> {};
+        begun().dropBodies();
     }
 
     Optional<StreamPosition> position() {
         return continuation.map(StreamContinuation::position);
     }
 
-    /** Sends the leg to another instance if the failed instance, and not the request, was at fault. */
-    @Override
-    public void failedBeforeFirstByte(UpstreamFailure failure) {
-        note(failure);
-        HandoffAttempt failed = attempt;
-        boolean retriable =
-                failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
-        Optional<Target> other = retriable && failed != null
+    /** The request goes to another decode instance. */
+    void failedBeforeFirstByte(UpstreamFailure failure) {
+        boolean mayRetry = note(failure).left(Role.DECODE) > 0;
+        HandoffAttempt failed = begun();
+        Optional<Target> other = mayRetry
                 ? routing.policy()
                         .otherDecode(asked, legs.decodes(), failed.prefill())
                         .map(this::chosen)
                 : Optional.empty();
-        if (other.isEmpty() || failed == null) {
-            answerError(failure.status(), failure.describe(), Outcome.DECODE_FAILED);
+        if (other.isEmpty()) {
+            failed(failure, Outcome.DECODE_FAILED);
             return;
         }
         Instance instance = other.get().instance();
@@ -483,9 +502,13 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         retry(failure, failed.withDecode(other.get(), instance.begin(), failure), instance);
     }
 
-    @Override
-    public void brokenOff(UpstreamFailure failure) {
-        note(failure);
+    /** The leg failed after the client got a part of an answer that is no stream. */
+    void brokenOff(UpstreamFailure failure) {
+        RequestPause _ = note(failure);
+        warnBrokenOff(failure);
+    }
+
+    private void warnBrokenOff(UpstreamFailure failure) {
         log.warn(
                 "{}: answer broken off after {} bytes: {}",
                 id,
@@ -493,33 +516,40 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                 failure.describe());
     }
 
-    @Override
-    public boolean hasOtherDecode() {
-        return routing.policy()
-                .hasOtherDecode(legs.decodes(), Optional.ofNullable(attempt).flatMap(HandoffAttempt::prefill));
+    /** Whether a decode instance is left that has not been tried. */
+    boolean hasOtherDecode() {
+        return routing.policy().hasOtherDecode(legs.decodes(), begun().prefill());
     }
 
-    @Override
-    public void clientLeft() {
+    /** The client reads no more. */
+    void clientLeft() {
         if (!ended) {
             metrics().count(RouterMetric.CLIENT_DISCONNECTS);
             end(Outcome.CLIENT_DISCONNECTED);
         }
     }
 
-    /** Updates the instance's health after a failed leg. */
-    private void note(UpstreamFailure failure) {
+    /** Updates the instance's health after a failed leg, and counts it. */
+    private RequestPause note(UpstreamFailure failure) {
         Instance failed = failure.instance();
         report.trace().failed(failed.role().label(), failed.url(), failure.reason());
         report.trace().step(failure.describe());
+        report.measure(LatencyMeasurement.NONE);
         switch (failure.kind()) {
             case CONNECT -> failed.markDown(failure.reason());
             case LOST, TIMEOUT, REFUSED -> routing.probe().soon(failed);
             case ANSWER, CLIENT_STALLED, LEAVING, BALANCE -> {}
         }
+        RequestPause current = pause.orElseGet(() -> new RequestPause(this, failure.kind()));
+        pause = Optional.of(current);
+        current.failed(failure);
+        return current;
     }
 
     private void noInstance(InstanceSet set) {
+        if (pause.filter(current -> current.lookAgain(set.role(), again)).isPresent()) {
+            return;
+        }
         if (set.isFull()) {
             client.headers().set("Retry-After", "1");
         }
@@ -549,7 +579,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             return;
         }
         if (report.hasFirstByte()) {
-            continuation.ifPresent(StreamContinuation::failed);
+            continuation.ifPresent(stream -> pause.ifPresent(over -> over.ends(stream.failure())));
             end(Outcome.DECODE_BROKEN);
             client.end(error.toEvent());
             return;
@@ -560,8 +590,8 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         error.send(client);
     }
 
-    @Override
-    public void begins() {
+    /** The answer begins. */
+    void begins() {
         addHeaders();
         dropBodies();
     }
@@ -621,6 +651,11 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         return client;
     }
 
+    /** Since a leg has failed, until the next byte of an answer. */
+    Optional<RequestPause> pause() {
+        return pause;
+    }
+
     HeldBody held() {
         return held;
     }
@@ -649,13 +684,11 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         return asked;
     }
 
-    @Override
-    public boolean isEnded() {
+    boolean isEnded() {
         return ended;
     }
 
-    @Override
-    public Vertx vertx() {
+    Vertx vertx() {
         return upstream.vertx();
     }
 }

@@ -24,9 +24,6 @@ final class RequestLegs {
     /** An instance begins to continue a stream within so many times the silence after which a stream continues elsewhere. */
     private static final int BEGINS_WITHIN = 3;
 
-    /** Legs after which an instance is not tried again, even if it was started anew: it may have ended because of the request. */
-    private static final int MOST_DECODE_LEGS = 8;
-
     private final UpstreamClient upstream;
     private final RouterConfig.Limits limits;
     private final HttpServerRequest request;
@@ -35,8 +32,6 @@ final class RequestLegs {
     private Optional<Instance> prefilledAt = Optional.empty();
     /** By instance its incarnation. */
     private final Map<Instance, Long> decodes = new HashMap<>(4);
-
-    private int decodeLegs;
 
     /** @param headers of each leg */
     RequestLegs(
@@ -60,7 +55,7 @@ final class RequestLegs {
     /** Instances that are not to get another decode leg: those that got one, unless they were started anew since. */
     List<Instance> decodes() {
         return decodes.entrySet().stream()
-                .filter(each -> decodeLegs >= MOST_DECODE_LEGS || each.getKey().incarnation() == each.getValue())
+                .filter(each -> each.getKey().incarnation() == each.getValue())
                 .map(Map.Entry::getKey)
                 .toList();
     }
@@ -120,14 +115,13 @@ final class RequestLegs {
             Optional<StreamPosition> position) {
         Instance instance = to.instance();
         tried(instance);
-        decodeLegs++;
         Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
         MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
         position.ifPresent(stream -> stream.ask(own));
         leg.send(request.method(), Headers.target(request), own, body);
-        if (report.hasFirstByte()) {
-            limits.continueAfter().ifPresent(silence -> leg.within(silence.multipliedBy(BEGINS_WITHIN)));
-        }
+        limits.continueAfter()
+                .ifPresent(
+                        silence -> leg.within(report.hasFirstByte() ? silence.multipliedBy(BEGINS_WITHIN) : silence));
         return leg;
     }
 

@@ -62,6 +62,7 @@ final class RequestReport {
      */
     String prefillSent(Instance instance, String why) {
         way = Optional.of(PrefillWay.REMOTE);
+        local = Optional.empty();
         return trace.sent(RequestTrace.PREFILL, instance.url(), why);
     }
 

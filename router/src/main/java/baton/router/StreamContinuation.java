@@ -5,21 +5,18 @@ import baton.router.HandoffAttempt.HandOver;
 import baton.router.RequestLegs.Target;
 import baton.router.body.JsonObjectText;
 import baton.router.body.PromptField;
-import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics.ContinuationOutcome;
 import baton.router.metrics.RouterMetrics.Outcome;
-import baton.router.policy.LatencyMeasurement;
 import baton.router.policy.RoutingPolicy;
 import baton.router.upstream.Instance;
+import baton.router.upstream.Instance.Role;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.Predicate;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -27,43 +24,18 @@ import org.slf4j.LoggerFactory;
  * Continues a stream at another decode instance when its own breaks off. Both legs of a new attempt have the client's body with the token ids so far
  * ({@link StreamPosition#continued}): the prefill instance finds the prompt in its cache, the decode instance sends only the events that follow. Confined to the
  * request's event loop.
- *
- * <p>Instances that fail with the stream one after the other, without a token in between, may fail because of it; so only a few get it. As long as no instance is
- * left, the stream waits.
  */
 final class StreamContinuation {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
     private static final byte[] TRUE = {'t', 'r', 'u', 'e'};
 
-    /** Instances that fail with a stream without a token in between. */
-    private static final int MOST_FAILURES = 3;
-
     /** Instances that fail with a stream. */
     private static final int MOST_PAUSES = 32;
-
-    /** How long a stream waits for an instance, as a multiple of the silence after which it continues elsewhere. */
-    private static final int WAITS = 3;
-
-    private static final long LOOK_AGAIN_MILLIS = 100;
-
-    /** From an instance's failure to the first event of another. */
-    private static final class Pause {
-        private final Kind reason;
-        private final long since;
-        private int failures;
-
-        private Pause(Kind reason, long since) {
-            this.reason = reason;
-            this.since = since;
-        }
-    }
 
     private final ProxiedRequest request;
     private final RoutingPolicy policy;
     private final JsonObjectText body;
-    private final long mostWaitNanos;
     private StreamPosition position = new TokenComments();
-    private @Nullable Pause pause;
     private int pauses;
     /** The decode instance that the stream leaves, if that can hand over what it has computed. */
     private Optional<Instance> left = Optional.empty();
@@ -74,13 +46,6 @@ final class StreamContinuation {
         this.request = request;
         this.policy = request.context().routing().policy();
         this.body = body;
-        this.mostWaitNanos = WAITS
-                * request.context()
-                        .config()
-                        .limits()
-                        .continueAfter()
-                        .orElse(Duration.ZERO)
-                        .toNanos();
     }
 
     static boolean isStream(JsonObjectText body) {
@@ -126,7 +91,7 @@ final class StreamContinuation {
 
     /** Whether another instance can continue it while its own one is there. */
     private boolean canMove() {
-        return pause == null
+        return request.pause().isEmpty()
                 && position.whyNot().isEmpty()
                 && position.tokens() > 0
                 && pauses < MOST_PAUSES
@@ -135,36 +100,28 @@ final class StreamContinuation {
 
     /** Whether a failure of its instance would lead to another one, which may have had the stream before. */
     boolean canContinueElsewhere(Instance own) {
-        Pause current = pause;
-        boolean mayFail = current == null ? pauses < MOST_PAUSES : current.failures + 1 < MOST_FAILURES;
+        boolean mayFail =
+                request.pause().map(current -> current.left(Role.DECODE) > 1).orElse(pauses < MOST_PAUSES);
         return mayFail && position.whyNot().isEmpty() && policy.hasOtherDecode(without(List.of(own)), Optional.empty());
     }
 
-    /** Whether the stream waits for another instance. */
-    boolean isPause() {
-        return pause != null;
-    }
-
-    /** A decode instance has failed after the client got events. Its attempt has ended. */
-    void brokenOff(UpstreamFailure failure) {
-        Pause current = pause;
-        if (current == null) {
-            current = new Pause(failure.kind(), request.report().now());
-            pause = current;
+    /**
+     * A decode instance has failed after the client got events. Its attempt has ended.
+     *
+     * @param isFirst whether the pause begins
+     */
+    void brokenOff(UpstreamFailure failure, RequestPause pause, boolean isFirst) {
+        if (isFirst) {
             pauses++;
             left = Optional.of(failure.instance())
                     .filter(each ->
                             failure.kind().isMove() && each.connectorAddress().isPresent());
             request.legs().forget();
             request.legs().tried(failure.instance());
-            request.report().measure(LatencyMeasurement.NONE);
-        }
-        if (failure.kind() == Kind.LOST || failure.kind() == Kind.TIMEOUT) {
-            current.failures++;
         }
         Optional<String> whyNot = position.whyNot()
                 .or(() -> failure.kind() == Kind.ANSWER ? Optional.of("refused") : Optional.empty())
-                .or(() -> current().failures >= MOST_FAILURES || pauses > MOST_PAUSES
+                .or(() -> pause.left(Role.DECODE) <= 0 || pauses > MOST_PAUSES
                         ? Optional.of("too many instances have failed with it")
                         : Optional.empty());
         if (whyNot.isPresent()) {
@@ -173,18 +130,11 @@ final class StreamContinuation {
                     failure.describe() + "; another instance cannot continue: " + whyNot.get(),
                     Outcome.DECODE_BROKEN);
         } else {
-            choose(failure);
+            choose(failure, pause);
         }
     }
 
-    private Pause current() {
-        if (pause == null) {
-            throw new IllegalStateException("the stream goes on");
-        }
-        return pause;
-    }
-
-    private void choose(UpstreamFailure failure) {
+    private void choose(UpstreamFailure failure, RequestPause pause) {
         Optional<Instance> prefill = left.or(() -> request.legs().prefilledAt().filter(StreamContinuation::isUsable))
                 .filter(_ -> hasOneChoice());
         List<Instance> tried = without(request.legs().decodes());
@@ -196,19 +146,11 @@ final class StreamContinuation {
         next = Optional.empty();
         if (decode.isPresent()) {
             begin(failure, decode.get());
-        } else if (request.report().now() - current().since > mostWaitNanos) {
+        } else if (!pause.lookAgain(Role.DECODE, () -> choose(failure, pause))) {
             request.answerError(
                     failure.status(),
-                    failure.describe() + "; no other instance has been there to continue for "
-                            + Duration.ofNanos(mostWaitNanos).toSeconds() + " s",
+                    failure.describe() + "; no other instance has been there to continue for so long as it may wait",
                     Outcome.DECODE_BROKEN);
-        } else {
-            request.vertx().setTimer(LOOK_AGAIN_MILLIS, _ -> {
-                if (!request.isEnded()) {
-                    request.legs().forget();
-                    choose(failure);
-                }
-            });
         }
     }
 
@@ -238,7 +180,6 @@ final class StreamContinuation {
         Target told = new Target(
                 decode.instance(),
                 decode.why() + "; continues the stream after " + position.tokens() + " tokens" + position.difference());
-        request.metrics().count(RouterMetric.RETRIES, Instance.Role.DECODE);
         String id = request.id() + "." + pauses;
         request.held()
                 .work(body.length() + 8 * position.tokens(), () -> position.continued(body))
@@ -272,29 +213,8 @@ final class StreamContinuation {
                                 .map(request::chosen));
     }
 
-    /** An event of another instance is there; returns whether it is the first one. */
-    boolean continued() {
-        if (pause == null) {
-            return false;
-        }
-        request.metrics().count(RouterMetric.STREAMS_CONTINUED, pause.reason, ContinuationOutcome.CONTINUED);
-        request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - pause.since);
-        request.report().trace().step("the stream goes on");
-        pause = null;
-        return true;
-    }
-
-    /** The stream ends with an error. */
-    void failed() {
-        if (pause != null) {
-            request.metrics()
-                    .count(
-                            RouterMetric.STREAMS_CONTINUED,
-                            pause.reason,
-                            position.whyNot().isPresent()
-                                    ? ContinuationOutcome.IMPOSSIBLE
-                                    : ContinuationOutcome.FAILED);
-            pause = null;
-        }
+    /** What becomes of the stream when it ends with an error. */
+    ContinuationOutcome failure() {
+        return position.whyNot().isPresent() ? ContinuationOutcome.IMPOSSIBLE : ContinuationOutcome.FAILED;
     }
 }

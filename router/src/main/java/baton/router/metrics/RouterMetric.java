@@ -84,6 +84,7 @@ public enum RouterMetric {
 
     CHOICES(Kind.COUNTER, "baton:router_choices", "Chosen instances", "role", "why"),
     RETRIES(Kind.COUNTER, "baton:router_retries", "Legs sent to another instance", "role"),
+    INSTANCE_WAITS(Kind.COUNTER, "baton:router_instance_waits", "Waits of requests that lost an instance", "role"),
     PROMPT_BYTES(
             Kind.COUNTER,
             "baton:router_prompt_bytes",

@@ -195,6 +195,9 @@ public final class RequestTrace {
                     Optional.empty(),
                     Optional.empty()));
         }
+        if (role.equals(PREFILL)) {
+            localPrefill = Optional.empty();
+        }
         step(role + " sent to " + instance + ": " + why);
         return context.traceparent(leg);
     }

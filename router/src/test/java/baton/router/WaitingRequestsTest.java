@@ -1,0 +1,220 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
+import io.vertx.core.http.HttpServerResponse;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Requests whose instances are gone before the first byte of an answer wait for others. */
+@Timeout(30)
+class WaitingRequestsTest {
+    private static final String BODY = "{\"prompt\":\"hello\"}";
+    private static final String WAITS = "baton:router_instance_waits_total{role=\"%s\"}";
+    private static final String UP = "baton:router_instances_up{role=\"%s\"}";
+    private static final String RUNNING = "baton:router_requests_running";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private FakeInstance prefill;
+    private FakeInstance decode;
+
+    @BeforeEach
+    void startInstances() {
+        prefill = fixture.instance();
+        decode = fixture.instance();
+    }
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private Router router(RouterConfig.Limits limits, LocalPrefill localPrefill, FakeInstance... decodes) {
+        return fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill)),
+                RouterFixture.uris(List.of(decodes)),
+                KvTransferParamsFlow.NAME,
+                Optional.empty(),
+                limits,
+                Optional.empty(),
+                PolicySettings.DEFAULT.withLocalPrefill(localPrefill)));
+    }
+
+    private Router router() {
+        return router(RouterFixture.LIMITS, LocalPrefill.NEVER, decode);
+    }
+
+    /** The requests of an instance that answers none. */
+    private static BlockingQueue<HttpServerResponse> hold(FakeInstance instance) {
+        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
+        instance.behaviour = (_, response) -> held.add(response);
+        return held;
+    }
+
+    private static void awaitLegs(BlockingQueue<HttpServerResponse> held, int legs) {
+        Await.until("legs run", RouterFixture.SOON, () -> held.size() == legs);
+    }
+
+    private void awaitWaits(Router router, String role, int requests) {
+        Await.until(
+                "requests wait", RouterFixture.SOON, () -> fixture.metric(router, WAITS.formatted(role)) >= requests);
+    }
+
+    private void awaitUp(Router router, String role, int instances) {
+        Await.until(
+                "instances are up", RouterFixture.SOON, () -> fixture.metric(router, UP.formatted(role)) == instances);
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "{\"prompt\":\"hello\",\"n\":2} | 1",
+                "{\"prompt\":\"hello\",\"stream\":true} | 1",
+                "{\"prompt\":[\"a\",\"b\"]} | 2"
+            })
+    void aRequestWaitsForADecodeInstance(String body, int legs) throws Exception {
+        BlockingQueue<HttpServerResponse> held = hold(decode);
+        Router router = router();
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, body, "X-Request-Id", "mine");
+        awaitLegs(held, legs);
+
+        decode.stop();
+        awaitWaits(router, "decode", legs);
+        assertThat(fixture.metric(router, RUNNING)).isPositive();
+        awaitUp(router, "decode", 0);
+        assertThat(fixture.post(router, BODY).statusCode()).as("a new request").isEqualTo(503);
+        decode.behaviour = body.contains("stream")
+                ? (_, response) ->
+                        FakeInstance.events(response, "data: [DONE]\n\n").end()
+                : FakeInstance.json(200, RouterFixture.ANSWER);
+        decode.restart();
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(fixture.get(router, "/v1/requests/mine" + (legs > 1 ? "-0" : "") + "/explain")
+                        .body())
+                .contains("waits for a decode instance");
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aRequestWaitsForAPrefillInstanceUnlessDecodeComputesThePrompt(boolean fallback) throws Exception {
+        BlockingQueue<HttpServerResponse> held = hold(prefill);
+        Router router = router(RouterFixture.LIMITS, new LocalPrefill(fallback, 0, 0, Integer.MAX_VALUE), decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+
+        prefill.stop();
+        if (!fallback) {
+            awaitWaits(router, "prefill", 1);
+            prefill.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+            prefill.restart();
+        }
+
+        HttpResponse<String> answered = answer.get(10, TimeUnit.SECONDS);
+        assertThat(answered.body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(answered.headers().firstValue("X-Baton-Local-Prefill").isPresent())
+                .isEqualTo(fallback);
+    }
+
+    @Test
+    void aPrefillInstanceComputesThePromptThatADecodeInstanceBegan() throws Exception {
+        prefill.health = 503;
+        BlockingQueue<HttpServerResponse> held = hold(decode);
+        Router router = router(RouterFixture.LIMITS, new LocalPrefill(true, 0, 0, Integer.MAX_VALUE), decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+
+        decode.stop();
+        awaitWaits(router, "decode", 1);
+        prefill.health = 200;
+        awaitUp(router, "prefill", 1);
+        decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        decode.restart();
+
+        HttpResponse<String> answered = answer.get(10, TimeUnit.SECONDS);
+        assertThat(answered.headers().firstValue("X-Baton-Prefill"))
+                .contains(prefill.uri().toString());
+        assertThat(answered.headers().firstValue("X-Baton-Local-Prefill")).isEmpty();
+    }
+
+    @Test
+    void threeInstancesFailWithARequest() throws Exception {
+        decode.behaviour = (_, response) -> response.reset();
+
+        assertThat(fixture.post(router(), BODY).statusCode()).isEqualTo(502);
+        assertThat(decode.received).hasSize(3);
+
+        prefill.behaviour = decode.behaviour;
+        prefill.received.clear();
+        assertThat(fixture.post(router(), BODY).statusCode()).isEqualTo(502);
+        assertThat(prefill.received).hasSize(3);
+    }
+
+    @Test
+    void aRequestWaitsForAWhile() throws Exception {
+        BlockingQueue<HttpServerResponse> held = hold(decode);
+        Router router = router(
+                RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(50))), LocalPrefill.NEVER, decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+
+        decode.stop();
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(503);
+        assertThat(answer.get().body()).contains("no healthy decode instance: " + decode.uri());
+        decode.restart();
+    }
+
+    @Test
+    void aClientThatLeavesEndsTheWait() throws Exception {
+        BlockingQueue<HttpServerResponse> held = hold(decode);
+        Router router = router();
+        try (RawClient client = new RawClient(router.port())) {
+            client.post(RouterFixture.COMPLETIONS, BODY);
+            awaitLegs(held, 1);
+            decode.stop();
+            awaitWaits(router, "decode", 1);
+        }
+        Await.until("it has ended", RouterFixture.SOON, () -> fixture.metric(router, RUNNING) == 0);
+        decode.restart();
+    }
+
+    @ParameterizedTest
+    @CsvSource({"100, 10000, 500", "10000, 150, 200"})
+    void anotherInstanceAnswersForASilentOne(int continueAfter, int idle, int health) throws Exception {
+        BlockingQueue<HttpServerResponse> held = hold(decode);
+        Router router = router(
+                RouterFixture.LIMITS
+                        .withContinueAfter(Optional.of(Duration.ofMillis(continueAfter)))
+                        .withIdle(Duration.ofMillis(idle)),
+                LocalPrefill.NEVER,
+                decode,
+                fixture.instance());
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+
+        decode.health = health;
+
+        assertThat(answer.get(5, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(held).hasSize(1);
+    }
+}
