@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.bench.gpu.GpuCheck;
 import baton.bench.gpu.GpuStep;
+import baton.kv.ConfigException;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
@@ -36,7 +37,10 @@ final class BenchGpuCommand implements Callable<Integer> {
             description = "Directory with the jars of the tests; deploy/gpu/make puts it into its archive.")
     private @Nullable Path tests;
 
-    @Option(names = "--simulated", description = "A simulated device in the GPU's place, with the smallest sizes.")
+    @Option(
+            names = "--simulated",
+            description =
+                    "The simulated device of the tests in the GPU's place, with the smallest sizes; needs --tests.")
     private boolean simulated;
 
     @Mixin
@@ -44,6 +48,9 @@ final class BenchGpuCommand implements Callable<Integer> {
 
     @Override
     public Integer call() throws IOException, InterruptedException {
+        if (simulated && tests == null) {
+            throw new ConfigException("simulated", "needs --tests, the directory with the jars of the tests");
+        }
         GpuCheck check = new GpuCheck(Models.embedded(), Optional.ofNullable(tests), simulated, output::progress);
         List<GpuStep> chosen = GpuCheck.parse(steps);
         ObjectNode report = output.measure(

@@ -178,7 +178,6 @@ class FloorsTest {
             "baton.bench.ConnectorBench", "an iterator that threads share",
             "baton.cluster.LocalCluster", "a file that is written once",
             "baton.kv.TemporaryDirectory", "a directory that is removed once",
-            "baton.cuda.sim.Allocation", "bytes that several threads write",
             "baton.kvserver.KeyBatch", "several calls of a cache, under its lock",
             "baton.messages.zeromq.BoundSocket", "connections that are counted and added at once",
             "baton.messages.zeromq.Zmtp", "a stream, to which a message is written at a time",

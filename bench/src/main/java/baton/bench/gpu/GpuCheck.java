@@ -5,8 +5,8 @@ import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.NativeDriver;
 import baton.cuda.driver.NativeDriver.Search;
-import baton.cuda.sim.SimulatedDriver;
 import baton.kv.TemporaryDirectory;
+import java.io.File;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.io.StringWriter;
@@ -15,6 +15,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.ServiceLoader;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -29,7 +30,8 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param model checkpoint of tiny-ledger, with its golden.json
  * @param tests directory with the jars of the module cuda's tests and of JUnit; empty: the step is left out
- * @param simulated whether a simulated device takes the GPU's place, with the smallest sizes; steps that need more are left out
+ * @param simulated whether the simulated device of the module cuda's tests takes the GPU's place, with the smallest sizes; steps that need
+ *     more are left out
  * @param progress receives a line for each step
  */
 public record GpuCheck(Path model, Optional<Path> tests, boolean simulated, Consumer<String> progress) {
@@ -63,14 +65,18 @@ public record GpuCheck(Path model, Optional<Path> tests, boolean simulated, Cons
         try (TemporaryDirectory directory = TemporaryDirectory.create("baton-gpu")) {
             Path out = directory.path().resolve("result.json");
             Path log = directory.path().resolve("log");
-            List<String> command = JavaCommand.likeThisProcess(GpuCheck.class.getName())
-                    .with(List.of(
-                            step.name(),
-                            out.toString(),
-                            model.toString(),
-                            tests.map(Path::toString).orElse(NONE),
-                            Boolean.toString(simulated),
-                            argument));
+            JavaCommand java = JavaCommand.likeThisProcess(GpuCheck.class.getName());
+            if (simulated && tests.isPresent()) {
+                java = java.withOptions(List.of(
+                        "-cp", tests.get().resolve("*") + File.pathSeparator + System.getProperty("java.class.path")));
+            }
+            List<String> command = java.with(List.of(
+                    step.name(),
+                    out.toString(),
+                    model.toString(),
+                    tests.map(Path::toString).orElse(NONE),
+                    Boolean.toString(simulated),
+                    argument));
             String end = outcome(command, log, step);
             ObjectNode result = Files.exists(out)
                     ? (ObjectNode) JSON.readTree(Files.readString(out))
@@ -156,8 +162,14 @@ public record GpuCheck(Path model, Optional<Path> tests, boolean simulated, Cons
 
     /** The driver that is found, the same one each time. */
     Supplier<Search> search() {
-        Search found = simulated ? new Search.Found(new SimulatedDriver()) : NativeDriver.find();
+        Search found = simulated ? new Search.Found(simulator()) : NativeDriver.find();
         return () -> found;
+    }
+
+    private static Driver simulator() {
+        return ServiceLoader.load(Driver.class)
+                .findFirst()
+                .orElseThrow(() -> new IllegalStateException("the simulated device is not among the tests' jars"));
     }
 
     private Driver driver() {

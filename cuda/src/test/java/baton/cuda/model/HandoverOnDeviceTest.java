@@ -114,6 +114,7 @@ class HandoverOnDeviceTest {
 
     private static EngineConfig tensors(KvRole role, PeerAddress self) {
         return config().kvTransfer(KvTransferConfig.builder(WiredP2pConnector.NAME, role)
+                        .modulePath(WiredP2pConnector.class.getPackageName())
                         .bufferDevice("cuda")
                         .loadFailurePolicy(LoadFailurePolicy.FAIL)
                         .ip(self.host())

@@ -7,8 +7,10 @@ import java.util.regex.Pattern;
 /**
  * The instruction {@code mma}: adds the product of two matrices, of 16 rows and of 8 columns, to a third one. Each product is exact, and is
  * added in the order of the inner dimension, each sum rounded to fp32. The device rounds sums otherwise.
+ *
+ * @param bf16 whether the elements of the left and the right matrix are bf16, not f16
  */
-final class TensorProduct implements Operation {
+record TensorProduct(boolean bf16, int[] to, int[] left, int[] right, int[] addend) implements Operation {
     private static final Pattern OPCODE =
             Pattern.compile("mma\\.sync\\.aligned\\.m16n8k16\\.row\\.col\\.f32\\.(bf16|f16)\\.(bf16|f16)\\.f32");
     private static final int ROWS = 16;
@@ -18,22 +20,6 @@ final class TensorProduct implements Operation {
 
     /** Elements along the inner dimension that one register of four lanes has. */
     private static final int PER_REGISTER = 2 * QUAD;
-
-    /** Whether the elements of the left and the right matrix are bf16, not f16. */
-    private final boolean bf16;
-
-    private final int[] to;
-    private final int[] left;
-    private final int[] right;
-    private final int[] addend;
-
-    private TensorProduct(boolean bf16, int[] to, int[] left, int[] right, int[] addend) {
-        this.bf16 = bf16;
-        this.to = to;
-        this.left = left;
-        this.right = right;
-        this.addend = addend;
-    }
 
     static Operation operation(Statement statement, Operands operands) {
         Matcher matcher = OPCODE.matcher(statement.opcode());

@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** Instructions that lanes of a warp execute together. */
-final class WarpInstructions {
+record WarpInstructions(Operands operands) {
     private static final int LANE_MASK = Warp.LANES - 1;
     private static final int MATRICES = 4;
     private static final int ROWS = 8;
@@ -15,12 +15,6 @@ final class WarpInstructions {
         UP,
         BUTTERFLY,
         INDEX
-    }
-
-    private final Operands operands;
-
-    WarpInstructions(Operands operands) {
-        this.operands = operands;
     }
 
     Operation operation(Statement statement, String[] parts) {
