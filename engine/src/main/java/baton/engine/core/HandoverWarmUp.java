@@ -206,10 +206,17 @@ public final class HandoverWarmUp implements AutoCloseable {
         }
 
         void add(String id, int[] prompt, Optional<JsonFields> params, Leg leg) {
-            core.add(Request.builder(id, prompt, prompt.length + 1, SamplingParams.greedy(1), hasher, leg)
-                    .kvTransferParams(params)
-                    .arrivalNanos(ticker.nanos())
-                    .build());
+            core.add(new Request(
+                    id,
+                    prompt,
+                    prompt.length + 1,
+                    SamplingParams.greedy(1),
+                    hasher,
+                    leg,
+                    SequenceOptions.builder()
+                            .kvTransferParams(params)
+                            .arrivalNanos(ticker.nanos())
+                            .build()));
         }
 
         /** Blocks are still in use. */

@@ -7,7 +7,6 @@ import baton.engine.RequestTimes;
 import baton.engine.SamplingParams;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.SequenceSampler;
-import baton.grammar.automaton.TokenGrammar;
 import baton.kv.BlockHash;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
@@ -38,19 +37,11 @@ public final class Request implements KvRequest {
 
     private final String id;
     private final SamplingParams sampling;
-    private final Optional<TokenGrammar> format;
     private final int outputStart;
     private final int promptLength;
     private final int maxLength;
-    private final Optional<JsonFields> kvTransferParams;
-    private final Optional<String> cacheSalt;
-    private final int priority;
-    private final double cacheHitThreshold;
-    private final boolean first;
-    private final long seed;
     private final RequestListener listener;
-    private final long arrivalNanos;
-    private final boolean warmsUp;
+    private final SequenceOptions options;
 
     private @Nullable SequenceSampler sequenceSampler;
     private int[] tokens;
@@ -103,138 +94,30 @@ public final class Request implements KvRequest {
     long firstTokenNanos;
     long lastTokenNanos;
 
-    private Request(Builder builder) {
-        this.id = builder.id;
-        this.sampling = builder.sampling;
-        this.format = builder.format;
-        this.outputStart = builder.prompt.length;
-        this.promptLength = outputStart + builder.generated.length;
-        this.maxLength = builder.maxLength;
-        this.kvTransferParams = builder.kvTransferParams;
-        this.cacheSalt = builder.cacheSalt;
-        this.priority = builder.priority;
-        this.cacheHitThreshold = builder.cacheHitThreshold;
-        this.first = builder.first;
-        this.seed = builder.seed;
-        this.hasher = builder.hasher;
-        this.listener = builder.listener;
-        this.arrivalNanos = builder.arrivalNanos;
-        this.warmsUp = builder.warmsUp;
-        this.tokens = Arrays.copyOf(builder.prompt, Math.min(maxLength, promptLength + 64));
-        System.arraycopy(builder.generated, 0, tokens, outputStart, builder.generated.length);
-        this.length = promptLength;
-    }
-
     /**
      * @param prompt token ids
      * @param maxLength tokens that prompt and output may have together
      * @param hasher makes the block hashes, on the core's thread
      */
-    public static Builder builder(
+    public Request(
             String id,
             int[] prompt,
             int maxLength,
             SamplingParams sampling,
             BlockHasher hasher,
-            RequestListener listener) {
-        return new Builder(id, prompt, maxLength, sampling, hasher, listener);
-    }
-
-    /** A request's options beside its prompt and sampling. */
-    public static final class Builder {
-        private final String id;
-        private final int[] prompt;
-        private final int maxLength;
-        private final SamplingParams sampling;
-        private final BlockHasher hasher;
-        private final RequestListener listener;
-        private int[] generated = {};
-        private Optional<TokenGrammar> format = Optional.empty();
-        private Optional<JsonFields> kvTransferParams = Optional.empty();
-        private Optional<String> cacheSalt = Optional.empty();
-        private int priority;
-        private double cacheHitThreshold;
-        private boolean first;
-        private long seed;
-        private long arrivalNanos;
-        private boolean warmsUp;
-
-        private Builder(
-                String id,
-                int[] prompt,
-                int maxLength,
-                SamplingParams sampling,
-                BlockHasher hasher,
-                RequestListener listener) {
-            this.id = id;
-            this.prompt = prompt;
-            this.maxLength = maxLength;
-            this.sampling = sampling;
-            this.hasher = hasher;
-            this.listener = listener;
-        }
-
-        /** Output that another instance has generated. */
-        public Builder generated(int[] value) {
-            generated = value;
-            return this;
-        }
-
-        /** The format of the output, compiled. */
-        public Builder format(Optional<TokenGrammar> value) {
-            format = value;
-            return this;
-        }
-
-        public Builder kvTransferParams(Optional<JsonFields> value) {
-            kvTransferParams = value;
-            return this;
-        }
-
-        public Builder cacheSalt(Optional<String> value) {
-            cacheSalt = value;
-            return this;
-        }
-
-        /** Lower values are served first under {@code --scheduling-policy priority}. */
-        public Builder priority(int value) {
-            priority = value;
-            return this;
-        }
-
-        /** Share of its tokens that caches must hold. */
-        public Builder cacheHitThreshold(double value) {
-            cacheHitThreshold = value;
-            return this;
-        }
-
-        /** Whether it is served before requests without this. */
-        public Builder first(boolean value) {
-            first = value;
-            return this;
-        }
-
-        /** Seed of the sampling. */
-        public Builder seed(long value) {
-            seed = value;
-            return this;
-        }
-
-        /** Time of arrival on the core's ticker. */
-        public Builder arrivalNanos(long value) {
-            arrivalNanos = value;
-            return this;
-        }
-
-        /** Whether the request is only computed: its blocks are not published in the prefix cache and the connector is not notified. */
-        public Builder warmsUp(boolean value) {
-            warmsUp = value;
-            return this;
-        }
-
-        public Request build() {
-            return new Request(this);
-        }
+            RequestListener listener,
+            SequenceOptions options) {
+        this.id = id;
+        this.sampling = sampling;
+        this.outputStart = prompt.length;
+        this.promptLength = outputStart + options.generated().length;
+        this.maxLength = maxLength;
+        this.hasher = hasher;
+        this.listener = listener;
+        this.options = options;
+        this.tokens = Arrays.copyOf(prompt, Math.min(maxLength, promptLength + 64));
+        System.arraycopy(options.generated(), 0, tokens, outputStart, promptLength - outputStart);
+        this.length = promptLength;
     }
 
     @Override
@@ -266,7 +149,7 @@ public final class Request implements KvRequest {
         while ((hashes.size() + 1) * blockSize <= length) {
             hashes.add(
                     hashes.isEmpty()
-                            ? hasher.first(tokens, cacheSalt)
+                            ? hasher.first(tokens, options.cacheSalt())
                             : hasher.next(hashes.getLast(), tokens, hashes.size() * blockSize));
         }
         return Collections.unmodifiableList(hashes);
@@ -274,12 +157,12 @@ public final class Request implements KvRequest {
 
     @Override
     public Optional<JsonFields> kvTransferParams() {
-        return kvTransferParams;
+        return options.kvTransferParams();
     }
 
     @Override
     public Optional<String> cacheSalt() {
-        return cacheSalt;
+        return options.cacheSalt();
     }
 
     @Override
@@ -312,7 +195,7 @@ public final class Request implements KvRequest {
     }
 
     boolean warmsUp() {
-        return warmsUp;
+        return options.warmsUp();
     }
 
     /** Makes this sequence's choices; there from the moment the request is added. */
@@ -321,7 +204,7 @@ public final class Request implements KvRequest {
     }
 
     void sampleWith(Sampler sampler) {
-        sequenceSampler = sampler.sequence(sampling, format, tokens(0, outputStart), seed);
+        sequenceSampler = sampler.sequence(sampling, options.format(), tokens(0, outputStart), options.seed());
     }
 
     RequestListener listener() {
@@ -329,15 +212,15 @@ public final class Request implements KvRequest {
     }
 
     int priority() {
-        return priority;
+        return options.priority();
     }
 
     boolean isFirst() {
-        return first;
+        return options.first();
     }
 
     long arrivalNanos() {
-        return arrivalNanos;
+        return options.arrivalNanos();
     }
 
     /** Tokens of the request's own prompt, without output that another instance has generated. */
@@ -356,7 +239,7 @@ public final class Request implements KvRequest {
 
     /** Whether caches that hold so many of its tokens hold less than the request requires. */
     boolean missesCacheThreshold(int known) {
-        return known < cacheHitThreshold * length;
+        return known < options.cacheHitThreshold() * length;
     }
 
     boolean wantsPromptLogprobs() {

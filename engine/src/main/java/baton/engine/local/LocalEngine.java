@@ -13,6 +13,7 @@ import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.core.Request;
+import baton.engine.core.SequenceOptions;
 import baton.engine.local.EngineThread.LiveRequest;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.DTypeChoice;
@@ -462,21 +463,28 @@ public final class LocalEngine implements Engine {
                     thread.ended(live, id, sampling.n(), tokens);
                 });
         BlockHasher hasher = config.hashing().hasher(config.blockSize());
-        return Request.builder(id, request.prompt(), maxModelLen, sampling, hasher, output)
-                .generated(
-                        request.generated().isEmpty()
-                                ? new int[0]
-                                : request.generated().get(index))
-                .format(format)
-                .kvTransferParams(request.kvTransferParams())
-                .cacheSalt(request.cacheSalt())
-                .priority(request.priority())
-                .cacheHitThreshold(request.cacheHitThreshold())
-                .first(request.first())
-                .seed(seed + index)
-                .arrivalNanos(thread.ticker().nanos())
-                .warmsUp(warmingUp)
-                .build();
+        return new Request(
+                id,
+                request.prompt(),
+                maxModelLen,
+                sampling,
+                hasher,
+                output,
+                SequenceOptions.builder()
+                        .generated(
+                                request.generated().isEmpty()
+                                        ? new int[0]
+                                        : request.generated().get(index))
+                        .format(format)
+                        .kvTransferParams(request.kvTransferParams())
+                        .cacheSalt(request.cacheSalt())
+                        .priority(request.priority())
+                        .cacheHitThreshold(request.cacheHitThreshold())
+                        .first(request.first())
+                        .seed(seed + index)
+                        .arrivalNanos(thread.ticker().nanos())
+                        .warmsUp(warmingUp)
+                        .build());
     }
 
     @Override

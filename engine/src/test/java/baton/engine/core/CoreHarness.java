@@ -132,10 +132,14 @@ final class CoreHarness implements AutoCloseable {
     Result add(String id, int[] prompt, int maxTokens, Optional<String> cacheSalt) {
         Result result = new Result(prompt);
         results.put(id, result);
-        core.add(Request.builder(id, prompt, maxLength, greedy(maxTokens), hasher, result)
-                .cacheSalt(cacheSalt)
-                .arrivalNanos(now)
-                .build());
+        core.add(new Request(
+                id,
+                prompt,
+                maxLength,
+                greedy(maxTokens),
+                hasher,
+                result,
+                SequenceOptions.builder().cacheSalt(cacheSalt).arrivalNanos(now).build()));
         return result;
     }
 
@@ -150,20 +154,31 @@ final class CoreHarness implements AutoCloseable {
     Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
         Result result = new Result(prompt);
         results.put(id, result);
-        core.add(Request.builder(id, prompt, maxLength, sampling, hasher, result)
-                .priority(priority)
-                .arrivalNanos(now)
-                .build());
+        core.add(new Request(
+                id,
+                prompt,
+                maxLength,
+                sampling,
+                hasher,
+                result,
+                SequenceOptions.builder().priority(priority).arrivalNanos(now).build()));
         return result;
     }
 
     Result addWithThreshold(String id, int[] prompt, int maxTokens, double threshold) {
         Result result = new Result(prompt);
         results.put(id, result);
-        core.add(Request.builder(id, prompt, maxLength, greedy(maxTokens), hasher, result)
-                .cacheHitThreshold(threshold)
-                .arrivalNanos(now)
-                .build());
+        core.add(new Request(
+                id,
+                prompt,
+                maxLength,
+                greedy(maxTokens),
+                hasher,
+                result,
+                SequenceOptions.builder()
+                        .cacheHitThreshold(threshold)
+                        .arrivalNanos(now)
+                        .build()));
         return result;
     }
 
@@ -171,11 +186,18 @@ final class CoreHarness implements AutoCloseable {
     Result addContinued(String id, int[] prompt, int[] generated, SamplingParams sampling) {
         Result result = new Result(prompt);
         results.put(id, result);
-        core.add(Request.builder(id, prompt, maxLength, sampling, hasher, result)
-                .generated(generated)
-                .first(true)
-                .arrivalNanos(now)
-                .build());
+        core.add(new Request(
+                id,
+                prompt,
+                maxLength,
+                sampling,
+                hasher,
+                result,
+                SequenceOptions.builder()
+                        .generated(generated)
+                        .first(true)
+                        .arrivalNanos(now)
+                        .build()));
         return result;
     }
 
@@ -183,10 +205,14 @@ final class CoreHarness implements AutoCloseable {
     Result addWarmUp(String id, int[] prompt, int maxTokens) {
         Result result = new Result(prompt);
         results.put(id, result);
-        core.add(Request.builder(id, prompt, maxLength, greedy(maxTokens), hasher, result)
-                .arrivalNanos(now)
-                .warmsUp(true)
-                .build());
+        core.add(new Request(
+                id,
+                prompt,
+                maxLength,
+                greedy(maxTokens),
+                hasher,
+                result,
+                SequenceOptions.builder().arrivalNanos(now).warmsUp(true).build()));
         return result;
     }
 

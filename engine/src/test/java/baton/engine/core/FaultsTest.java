@@ -168,9 +168,14 @@ class FaultsTest {
                         result.onFinished(reason, stopReason, stats, params, error);
                     }
                 };
-                harness.core.add(Request.builder("r" + i, result.prompt, 56, sampling, hasher, listener)
-                        .arrivalNanos(1)
-                        .build());
+                harness.core.add(new Request(
+                        "r" + i,
+                        result.prompt,
+                        56,
+                        sampling,
+                        hasher,
+                        listener,
+                        SequenceOptions.builder().arrivalNanos(1).build()));
             }
             harness.run();
             assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())

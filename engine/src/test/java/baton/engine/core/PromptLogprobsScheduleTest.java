@@ -78,9 +78,14 @@ class PromptLogprobsScheduleTest {
             sampling.promptLogprobs(1);
         }
         int[] prompt = CoreHarness.prompt(id.charAt(0), promptLength);
-        Request request = Request.builder(id, prompt, 100, sampling.build(), hasher, new Result(prompt))
-                .arrivalNanos(1)
-                .build();
+        Request request = new Request(
+                id,
+                prompt,
+                100,
+                sampling.build(),
+                hasher,
+                new Result(prompt),
+                SequenceOptions.builder().arrivalNanos(1).build());
         assertThat(scheduler.add(request)).isEmpty();
     }
 }

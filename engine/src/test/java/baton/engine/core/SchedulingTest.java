@@ -235,8 +235,14 @@ class SchedulingTest {
                 throwing,
                 new VirtualTicker())) {
             BlockHasher hasher = new BlockHasher(4);
-            core.add(Request.builder("a", result.prompt, 64, greedy(4), hasher, result)
-                    .build());
+            core.add(new Request(
+                    "a",
+                    result.prompt,
+                    64,
+                    greedy(4),
+                    hasher,
+                    result,
+                    SequenceOptions.builder().build()));
             while (core.hasWork()) {
                 core.step();
             }

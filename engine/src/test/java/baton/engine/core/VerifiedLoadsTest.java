@@ -295,9 +295,14 @@ class VerifiedLoadsTest {
                     .maxTokens(ANSWER)
                     .ignoreEos(true)
                     .build();
-            core.add(Request.builder(id, prompt, 2048, greedy, hasher, result)
-                    .arrivalNanos(now)
-                    .build());
+            core.add(new Request(
+                    id,
+                    prompt,
+                    2048,
+                    greedy,
+                    hasher,
+                    result,
+                    SequenceOptions.builder().arrivalNanos(now).build()));
             return result;
         }
 

@@ -89,9 +89,14 @@ class WorkersTest {
                 .ignoreEos(true)
                 .build();
         BlockHasher hasher = new BlockHasher(BLOCK_SIZE);
-        core.add(Request.builder(id, prompt, BLOCKS * BLOCK_SIZE, sampling, hasher, result)
-                .arrivalNanos(1)
-                .build());
+        core.add(new Request(
+                id,
+                prompt,
+                BLOCKS * BLOCK_SIZE,
+                sampling,
+                hasher,
+                result,
+                SequenceOptions.builder().arrivalNanos(1).build()));
         return result;
     }
 

@@ -12,6 +12,7 @@ import baton.engine.core.OracleFormat;
 import baton.engine.core.OracleRunner;
 import baton.engine.core.Request;
 import baton.engine.core.RequestListener;
+import baton.engine.core.SequenceOptions;
 import baton.engine.model.ModelRanks;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.grammar.automaton.TokenGrammar;
@@ -417,24 +418,25 @@ final class SimCluster implements AutoCloseable {
             Incarnation now = current();
             now.legs().put(leg.id, leg);
             now.core()
-                    .add(Request.builder(
-                                    leg.id,
-                                    leg.prompt,
-                                    maxLength,
-                                    SamplingParams.builder()
-                                            .temperature(0)
-                                            .maxTokens(leg.maxTokens)
-                                            .ignoreEos(true)
-                                            .build(),
-                                    hasher,
-                                    leg)
-                            .generated(leg.generated)
-                            .format(leg.client.format)
-                            .kvTransferParams(leg.params)
-                            .cacheSalt(leg.client.salt)
-                            .priority(leg.client.priority)
-                            .arrivalNanos(ticker.nanos())
-                            .build());
+                    .add(new Request(
+                            leg.id,
+                            leg.prompt,
+                            maxLength,
+                            SamplingParams.builder()
+                                    .temperature(0)
+                                    .maxTokens(leg.maxTokens)
+                                    .ignoreEos(true)
+                                    .build(),
+                            hasher,
+                            leg,
+                            SequenceOptions.builder()
+                                    .generated(leg.generated)
+                                    .format(leg.client.format)
+                                    .kvTransferParams(leg.params)
+                                    .cacheSalt(leg.client.salt)
+                                    .priority(leg.client.priority)
+                                    .arrivalNanos(ticker.nanos())
+                                    .build()));
             goOn();
         }
 
