@@ -31,29 +31,6 @@ public record EngineStatus(
         boolean storing,
         Optional<String> failure,
         Optional<ConnectorCall> blocking) {
-    /** The status of an engine that waits for no connector and stores nothing. */
-    public EngineStatus(
-            int running,
-            int waiting,
-            int waitingForRemoteKv,
-            int awaitingRelease,
-            int totalBlocks,
-            int usedBlocks,
-            Optional<String> failure) {
-        this(
-                running,
-                waiting,
-                0,
-                waitingForRemoteKv,
-                0,
-                awaitingRelease,
-                totalBlocks,
-                usedBlocks,
-                false,
-                failure,
-                Optional.empty());
-    }
-
     /** True if there is no request, none of an ended one's blocks is needed, and nothing is on its way to a store. */
     public boolean isAtRest() {
         return running == 0 && waiting == 0 && awaitingRelease == 0 && !storing;

@@ -22,7 +22,8 @@ import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
 class PrometheusMetricsTest {
-    private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 0, 200, 50, Optional.empty());
+    private static final EngineStatus STATUS =
+            new EngineStatus(3, 5, 0, 2, 0, 0, 200, 50, false, Optional.empty(), Optional.empty());
     private static final String LABELS = "engine=\"0\",model_name=\"m\"";
 
     private static final EngineConfig CONFIG =
@@ -111,7 +112,7 @@ class PrometheusMetricsTest {
     @Test
     void theCachesMetricsHaveTheirOldNamesTooIfThatIsWanted() {
         metrics.addGpuNames();
-        EngineStatus status = new EngineStatus(3, 5, 2, 0, 200, 50, Optional.empty());
+        EngineStatus status = new EngineStatus(3, 5, 0, 2, 0, 0, 200, 50, false, Optional.empty(), Optional.empty());
         metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, status));
         assertThat(lines(metrics, status))
                 .contains(

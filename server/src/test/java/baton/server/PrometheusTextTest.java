@@ -23,7 +23,8 @@ import org.junit.jupiter.api.Test;
 
 /** The text of {@code GET /metrics}, byte for byte: names, labels, HELP and TYPE lines, buckets, numbers and their order. */
 class PrometheusTextTest {
-    private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 0, 200, 50, Optional.empty());
+    private static final EngineStatus STATUS =
+            new EngineStatus(3, 5, 0, 2, 0, 0, 200, 50, false, Optional.empty(), Optional.empty());
 
     @Test
     void metricsTextIsUnchanged() throws Exception {

@@ -15,7 +15,6 @@ final class DeviceAllocations implements AutoCloseable {
     private final List<Gpu.Buffer> buffers = new ArrayList<>();
     private long free;
     private long end;
-    private long bytes;
 
     DeviceAllocations(Gpu gpu) {
         this.gpu = gpu;
@@ -24,7 +23,6 @@ final class DeviceAllocations implements AutoCloseable {
     /** With any content. */
     long allocate(long wanted) {
         long size = aligned(Math.max(1, wanted));
-        bytes += size;
         if (size > TOGETHER_BYTES / 2) {
             return buffer(size);
         }
@@ -45,11 +43,6 @@ final class DeviceAllocations implements AutoCloseable {
         Gpu.Buffer buffer = gpu.allocate(size);
         buffers.add(buffer);
         return buffer.address();
-    }
-
-    /** Bytes allocated. */
-    long bytes() {
-        return bytes;
     }
 
     @Override

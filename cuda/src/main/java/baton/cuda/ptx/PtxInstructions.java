@@ -381,10 +381,6 @@ abstract class PtxInstructions extends PtxWriter {
         return result("shfl.sync.idx.b32", newF32(), a, lane, u32(WARP - 1), new U32("0xffffffff"));
     }
 
-    public U32 shuffle(U32 a, U32 lane) {
-        return result("shfl.sync.idx.b32", newU32(), a, lane, u32(WARP - 1), new U32("0xffffffff"));
-    }
-
     /**
      * The values of as many neighbouring lanes together, the same in each of them.
      *

@@ -125,10 +125,6 @@ public final class GgufFile implements AutoCloseable {
         }
     }
 
-    Path path() {
-        return path;
-    }
-
     Map<String, Tensor> tensors() {
         return Collections.unmodifiableMap(tensors);
     }

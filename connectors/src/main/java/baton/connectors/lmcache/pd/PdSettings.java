@@ -49,8 +49,4 @@ public record PdSettings(
     Duration answerTimeout() {
         return readTimeout().multipliedBy(2);
     }
-
-    PeerAddress address() {
-        return new PeerAddress(host, port);
-    }
 }
