@@ -1,15 +1,16 @@
 package baton.cli;
 
+import baton.bench.serve.Backend;
+import baton.bench.serve.Endpoint;
+import baton.bench.serve.EndpointClient;
+import baton.bench.serve.ServedModel;
 import baton.kv.Percentiles;
 import java.io.IOException;
 import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
-import java.net.http.HttpResponse.BodyHandlers;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 import java.util.stream.IntStream;
@@ -62,24 +63,22 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
 
     private record Timed(double millis, long cached) {}
 
-    /** @throws CommandFailedException if the server refuses a request */
-    Result measure(Random random) throws IOException, InterruptedException {
+    /** @throws IOException if the server refuses a request */
+    Result measure(Random random) throws IOException {
         double[] sent = new double[trials];
         double[] fresh = new double[trials];
         long cached = 0;
-        try (HttpClient http = HttpClient.newBuilder()
-                .version(HttpClient.Version.HTTP_1_1)
-                .connectTimeout(DEADLINE)
-                .build()) {
-            String model = model(http);
+        try (EndpointClient sending = new EndpointClient(endpoint(victim), DEADLINE);
+                EndpointClient measuring = new EndpointClient(endpoint(attacker), DEADLINE)) {
+            String model = ServedModel.first(endpoint(attacker), DEADLINE).name();
             for (int trial = -WARM_UP; trial < trials; trial++) {
                 int[] known = prompt(random);
                 int[] unknown = prompt(random);
-                Timed _ = ask(http, model, known, victim);
+                Timed _ = ask(sending, model, known);
                 // Neither is always the first after the victim's.
                 boolean knownFirst = random.nextBoolean();
-                Timed first = ask(http, model, knownFirst ? known : unknown, attacker);
-                Timed second = ask(http, model, knownFirst ? unknown : known, attacker);
+                Timed first = ask(measuring, model, knownFirst ? known : unknown);
+                Timed second = ask(measuring, model, knownFirst ? unknown : known);
                 if (trial >= 0) {
                     sent[trial] = (knownFirst ? first : second).millis;
                     fresh[trial] = (knownFirst ? second : first).millis;
@@ -102,45 +101,21 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
                 .toArray();
     }
 
-    private String model(HttpClient http) throws IOException, InterruptedException {
-        JsonNode models = send(http, request("/v1/models", attacker).build());
-        return models.path("data").path(0).path("id").asString("");
+    private Endpoint endpoint(Optional<String> key) {
+        Map<String, String> headers =
+                key.map(each -> Map.of("Authorization", "Bearer " + each)).orElse(Map.of());
+        return new Endpoint(Backend.OPENAI, server.resolve("/").toString(), Backend.OPENAI.path(), headers, false);
     }
 
-    private Timed ask(HttpClient http, String model, int[] prompt, Optional<String> key)
-            throws IOException, InterruptedException {
+    private static Timed ask(EndpointClient client, String model, int[] prompt) throws IOException {
         ObjectNode body =
                 JSON.createObjectNode().put("model", model).put("max_tokens", 1).put("temperature", 0);
         body.set("prompt", JSON.valueToTree(prompt));
-        HttpRequest request = request("/v1/completions", key)
-                .header("Content-Type", "application/json")
-                .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
-                .build();
         long start = System.nanoTime();
-        JsonNode answer = send(http, request);
+        JsonNode answer = client.post(Backend.OPENAI.path(), body);
         double millis = (System.nanoTime() - start) / 1e6;
         return new Timed(
-                millis,
-                answer.path("usage")
-                        .path("prompt_tokens_details")
-                        .path("cached_tokens")
-                        .asLong(0));
-    }
-
-    private HttpRequest.Builder request(String path, Optional<String> key) {
-        HttpRequest.Builder request =
-                HttpRequest.newBuilder(server.resolve(path)).timeout(DEADLINE);
-        key.ifPresent(each -> request.header("Authorization", "Bearer " + each));
-        return request;
-    }
-
-    private JsonNode send(HttpClient http, HttpRequest request) throws IOException, InterruptedException {
-        HttpResponse<String> response = http.send(request, BodyHandlers.ofString());
-        if (response.statusCode() != 200) {
-            throw new CommandFailedException(
-                    request.uri() + " answered " + response.statusCode() + ": " + response.body());
-        }
-        return JSON.readTree(response.body());
+                millis, answer.at("/usage/prompt_tokens_details/cached_tokens").asLong(0));
     }
 
     /** The share of pairs in which the first is the smaller one; equal ones count half. */

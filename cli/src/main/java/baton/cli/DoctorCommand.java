@@ -63,7 +63,7 @@ final class DoctorCommand implements Callable<Integer> {
             description = "Tokens of a prompt (default: ${DEFAULT-VALUE}).")
     private int leakTokens;
 
-    private int measureLeak(URI server) throws IOException, InterruptedException {
+    private int measureLeak(URI server) throws IOException {
         if (leakTrials < 10 || leakTokens < 1) {
             throw new CommandFailedException("--leak-trials must be 10 or more and --leak-tokens 1 or more, are "
                     + leakTrials + " and " + leakTokens);
@@ -83,7 +83,7 @@ final class DoctorCommand implements Callable<Integer> {
     }
 
     @Override
-    public Integer call() throws IOException, InterruptedException {
+    public Integer call() throws IOException {
         if (leak != null) {
             return measureLeak(leak);
         }
