@@ -114,7 +114,9 @@ final class DecoderRunner implements ModelRunner {
         AttentionScores scores = new AttentionScores(
                 config.scoreScale(),
                 config.recipe().caps().scores(),
-                weights.layers.stream().flatMap(layer -> layer.sinks().stream()).toList());
+                weights.layers().stream()
+                        .flatMap(layer -> layer.sinks().stream())
+                        .toList());
         this.experts = new ExpertLayers(kernels, config.hiddenSize());
         this.times = loaded.times;
         this.attention = times.timed(
@@ -321,21 +323,23 @@ final class DecoderRunner implements ModelRunner {
     /** By rotation, the cosines and sines of positions, [T, D]. */
     private Map<Rotation, Matrix> rotations(long[] positions, Arena scratch) {
         Map<Rotation, Matrix> ofRows = new HashMap<>();
-        weights.rotations.forEach((rotation, table) -> ofRows.put(
-                rotation, table.copyRows(positions, dense(positions.length, table.columns(), table.type(), scratch))));
+        weights.rotations()
+                .forEach((rotation, table) -> ofRows.put(
+                        rotation,
+                        table.copyRows(positions, dense(positions.length, table.columns(), table.type(), scratch))));
         return ofRows;
     }
 
     private Matrix embedded(long[] ids) {
         Matrix x = kernels.rows(ids.length, config.hiddenSize());
         float factor = (float) config.recipe().scales().embedding();
-        if (factor == 1 && weights.embedding.type() == x.type()) {
-            return weights.embedding.copyRows(ids, x);
+        if (factor == 1 && weights.embedding().type() == x.type()) {
+            return weights.embedding().copyRows(ids, x);
         }
         RowBuffer buffer = new RowBuffer(x.columns());
-        factor = RowBuffer.rounded(weights.embedding.type(), factor);
+        factor = RowBuffer.rounded(weights.embedding().type(), factor);
         for (int row = 0; row < ids.length; row++) {
-            buffer.load(weights.embedding, (int) ids[row], 0, x.columns());
+            buffer.load(weights.embedding(), (int) ids[row], 0, x.columns());
             buffer.multiply(factor, x.columns());
             buffer.store(x, row, 0, x.columns());
         }
@@ -387,7 +391,7 @@ final class DecoderRunner implements ModelRunner {
 
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
     private void layer(int layer, Matrix x, Step step) {
-        LayerWeights<Linear, Norm> layerWeights = weights.layers.get(layer);
+        LayerWeights<Linear, Norm> layerWeights = weights.layers().get(layer);
         Optional<Rotation> rotation = config.recipe().layers().get(layer).rotation();
         Optional<Matrix> table = rotation.map(each -> Objects.requireNonNull(step.rotations.get(each)));
         forPieces(x, (first, piece) -> {
@@ -422,7 +426,7 @@ final class DecoderRunner implements ModelRunner {
     /** The first layer's keys and values depend on tokens and their positions only. */
     private void compareFirstLayer(Map<Integer, LoadedTokens> wanted, LoadedKv loaded) {
         Optional<Rotation> rotation = config.recipe().layers().getFirst().rotation();
-        LayerWeights<Linear, Norm> layer = weights.layers.getFirst();
+        LayerWeights<Linear, Norm> layer = weights.layers().getFirst();
         wanted.forEach((slice, tokens) -> {
             int count = tokens.verify().comparesFirstLayer() ? tokens.tokens().length : 0;
             for (int first = 0; first < count; first += PIECE_ROWS) {
@@ -557,14 +561,14 @@ final class DecoderRunner implements ModelRunner {
 
     private Logits logits(Matrix x, Batch batch) {
         int rows = batch.logitRows().length;
-        if (rows == 0 || weights.head.isEmpty()) {
+        if (rows == 0 || weights.head().isEmpty()) {
             return noLogits();
         }
         MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Shard.Range tokens = shard.vocabulary();
         Matrix part =
                 Matrix.dense(memory, rows, config.vocabularySize(), DType.F32).columns(tokens.first(), tokens.count());
-        weights.head.get().applyTo(part, norm(wanted(x, batch), weights.finalNorm));
+        weights.head().get().applyTo(part, norm(wanted(x, batch), weights.finalNorm()));
         ranks.await();
         if (shard.rank().tensor() != 0) {
             return noLogits();

@@ -25,41 +25,44 @@ import java.util.Optional;
  *
  * @param <L> a matrix as {@link WeightPacking} keeps it
  * @param <N> a norm
+ * @param head the output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it
+ * @param rotations by rotation and position: the cosines of the pairs that a head has, then their sines, [positions, D], or less if less is
+ *     turned
  */
-public final class Weights<L, N> {
-    final Matrix embedding;
-    final List<LayerWeights<L, N>> layers;
-    final N finalNorm;
-
-    /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
-    final Optional<L> head;
-
-    /** By rotation and position: the cosines of the pairs that a head has, then their sines, [positions, D], or less if less is turned. */
-    final Map<Rotation, Matrix> rotations;
-
-    private Weights(Loader<L, N> loader, int maxPositions, Optional<Weights<L, N>> shared) throws IOException {
+public record Weights<L, N>(
+        Matrix embedding,
+        List<LayerWeights<L, N>> layers,
+        N finalNorm,
+        Optional<L> head,
+        Map<Rotation, Matrix> rotations) {
+    private static <L, N> Weights<L, N> read(Loader<L, N> loader, int maxPositions, Optional<Weights<L, N>> shared)
+            throws IOException {
         ModelConfig config = loader.config;
+        Matrix embedding;
         try (Arena unpacked = Arena.ofShared()) {
             embedding = shared.isPresent()
                     ? shared.get().embedding
                     : loader.with(unpacked).embedding();
         }
-        layers = new ArrayList<>();
+        List<LayerWeights<L, N>> layers = new ArrayList<>();
         for (int i = 0; i < config.layers(); i++) {
             try (Arena unpacked = Arena.ofShared()) {
                 layers.add(loader.with(unpacked).layer(loader.shard.layers().first() + i));
             }
         }
+        N finalNorm;
+        Optional<L> head;
         try (Arena unpacked = Arena.ofShared()) {
             Loader<L, N> last = loader.with(unpacked);
             finalNorm = last.norm("model.norm.weight");
             head = loader.shard.isLastStage() ? Optional.of(last.head(embedding)) : Optional.empty();
         }
-        rotations = new HashMap<>();
+        Map<Rotation, Matrix> rotations = new HashMap<>();
         for (Rotation rotation : config.recipe().rotations()) {
             Optional<Matrix> known = shared.map(weights -> weights.rotations.get(rotation));
             rotations.put(rotation, known.isPresent() ? known.get() : loader.rope(rotation, maxPositions));
         }
+        return new Weights<>(embedding, layers, finalNorm, head, rotations);
     }
 
     /** @param shared another rank's weights, whose embedding and rotation this one uses too */
@@ -73,7 +76,7 @@ public final class Weights<L, N> {
             Owned owned,
             Optional<Weights<L, N>> shared)
             throws IOException {
-        return new Weights<>(
+        return read(
                 new Loader<>(checkpoint, shard, shard.config(), dtype, packing, arena, owned, arena),
                 maxPositions,
                 shared);
@@ -96,27 +99,6 @@ public final class Weights<L, N> {
                 arena,
                 new Owned(),
                 Optional.empty());
-    }
-
-    public Matrix embedding() {
-        return embedding;
-    }
-
-    public List<LayerWeights<L, N>> layers() {
-        return layers;
-    }
-
-    public N finalNorm() {
-        return finalNorm;
-    }
-
-    public Optional<L> head() {
-        return head;
-    }
-
-    /** By rotation and position: the cosines of the pairs that a head has, then their sines. */
-    public Map<Rotation, Matrix> rotations() {
-        return rotations;
     }
 
     /**
