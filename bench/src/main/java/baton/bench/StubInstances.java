@@ -21,7 +21,7 @@ import java.util.concurrent.TimeoutException;
  * says. The field {@code user} has the request's name and the time between its events: {@code NAME/MILLISECONDS}. A router that asks for token ids gets them in
  * comments, if they are to be sent, as from Baton's decode instances.
  */
-final class StubInstances implements AutoCloseable {
+record StubInstances(Vertx vertx, HttpServer prefill, HttpServer decode) implements AutoCloseable {
     private static final Duration DEADLINE = Duration.ofSeconds(10);
     private static final String HOST = "127.0.0.1";
     private static final String MODEL = "stub";
@@ -36,16 +36,6 @@ final class StubInstances implements AutoCloseable {
             "{\"object\":\"list\",\"data\":[{\"id\":\"" + MODEL + "\",\"object\":\"model\"}]}",
             "/metrics",
             "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n");
-
-    private final Vertx vertx;
-    private final HttpServer prefill;
-    private final HttpServer decode;
-
-    private StubInstances(Vertx vertx, HttpServer prefill, HttpServer decode) {
-        this.vertx = vertx;
-        this.prefill = prefill;
-        this.decode = decode;
-    }
 
     /**
      * @param tokenIds whether decode sends them to a router that asks for them

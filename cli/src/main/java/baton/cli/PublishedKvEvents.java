@@ -16,14 +16,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Publishes the engine's KV events. */
-final class PublishedKvEvents implements EngineListener, AutoCloseable {
+record PublishedKvEvents(KvEventPublisher publisher) implements EngineListener, AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(PublishedKvEvents.class);
-
-    private final KvEventPublisher publisher;
-
-    private PublishedKvEvents(KvEventPublisher publisher) {
-        this.publisher = publisher;
-    }
 
     /**
      * Listens for subscribers, or connects to one; empty if events are not to be published.

@@ -18,17 +18,9 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** Python's formatting: the operator {@code %} and format specifications, with numbers digit for digit as it writes them. */
-final class Formats {
+record Formats(RenderBudget budget, Python python) {
     /** More decimal places than this are zeros in any float. */
     private static final int MAX_PLACES = 1100;
-
-    private final RenderBudget budget;
-    private final Python python;
-
-    Formats(RenderBudget budget, Python python) {
-        this.budget = budget;
-        this.python = python;
-    }
 
     /** {@code format % right}. */
     Value percent(Str format, Value right) {

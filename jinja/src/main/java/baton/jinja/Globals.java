@@ -18,18 +18,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /** The functions that every template can call: Jinja2's, and those of Hugging Face's transformers. */
-final class Globals {
+record Globals(RenderBudget budget, Python python, Clock clock) {
     private static final int MAX_RANGE = 100_000;
-
-    private final RenderBudget budget;
-    private final Python python;
-    private final Clock clock;
-
-    Globals(RenderBudget budget, Python python, Clock clock) {
-        this.budget = budget;
-        this.python = python;
-        this.clock = clock;
-    }
 
     Map<String, Value.Body> functions() {
         return Map.of(

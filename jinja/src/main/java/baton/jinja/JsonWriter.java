@@ -22,38 +22,21 @@ import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
-/** Values as JSON, as Python's {@code json.dumps} writes them. */
-final class JsonWriter {
-    private final RenderBudget budget;
-    private final boolean ascii;
-    private final @Nullable String indent;
-    private final String itemSeparator;
-    private final String keySeparator;
-    private final Optional<Comparator<Value>> order;
-    private final StringBuilder out;
-
-    /**
-     * @param ascii whether other characters are escaped
-     * @param indent one level's indent; null for one line
-     * @param order of the keys of objects; empty to keep theirs
-     */
-    JsonWriter(
-            RenderBudget budget,
-            boolean ascii,
-            @Nullable String indent,
-            String itemSeparator,
-            String keySeparator,
-            Optional<Comparator<Value>> order,
-            StringBuilder out) {
-        this.budget = budget;
-        this.ascii = ascii;
-        this.indent = indent;
-        this.itemSeparator = itemSeparator;
-        this.keySeparator = keySeparator;
-        this.order = order;
-        this.out = out;
-    }
-
+/**
+ * Values as JSON, as Python's {@code json.dumps} writes them.
+ *
+ * @param ascii whether other characters are escaped
+ * @param indent one level's indent; null for one line
+ * @param order of the keys of objects; empty to keep theirs
+ */
+record JsonWriter(
+        RenderBudget budget,
+        boolean ascii,
+        @Nullable String indent,
+        String itemSeparator,
+        String keySeparator,
+        Optional<Comparator<Value>> order,
+        StringBuilder out) {
     /** @throws JinjaException if JSON has no such value */
     void write(Value value) {
         write(value, "\n");

@@ -21,18 +21,10 @@ import java.util.function.Supplier;
 import java.util.stream.Collectors;
 
 /** Attributes of Python's strings, numbers, dictionaries and sequences; none of those that change their object, as in Jinja2's immutable sandbox. */
-final class Methods {
+record Methods(RenderBudget budget, Python python) {
     private static final Set<String> DICTIONARY_CHANGES = Set.of("clear", "pop", "popitem", "setdefault", "update");
     private static final Set<String> LIST_CHANGES =
             Set.of("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort");
-
-    private final RenderBudget budget;
-    private final Python python;
-
-    Methods(RenderBudget budget, Python python) {
-        this.budget = budget;
-        this.python = python;
-    }
 
     /** {@code object.name}: an attribute before an entry. @throws JinjaException if there is no object */
     Value attribute(Value object, String name) {

@@ -10,14 +10,8 @@ import java.math.RoundingMode;
 import org.jspecify.annotations.Nullable;
 
 /** Python's arithmetic with integers, floats and truth values; integers are bounded to {@value #MAX_BITS} bits. */
-final class Numbers {
+record Numbers(RenderBudget budget) {
     private static final int MAX_BITS = 4096;
-
-    private final RenderBudget budget;
-
-    Numbers(RenderBudget budget) {
-        this.budget = budget;
-    }
 
     static boolean isNumber(Value value) {
         return value instanceof Value.Numeric;

@@ -20,13 +20,7 @@ import java.util.List;
 import java.util.Map;
 
 /** Values as text: Python's {@code str} and {@code repr}. */
-final class Representation {
-    private final RenderBudget budget;
-
-    Representation(RenderBudget budget) {
-        this.budget = budget;
-    }
-
+record Representation(RenderBudget budget) {
     /** {@code str(value)}. */
     String string(Value value) {
         return switch (value) {

@@ -18,7 +18,7 @@ import java.util.List;
 import java.util.Set;
 
 /** Jinja2's built-in tests. */
-final class Tests {
+record Tests(RenderBudget budget, Python python) {
     private static final Set<String> NAMES = Set.of(
             "odd",
             "even",
@@ -59,14 +59,6 @@ final class Tests {
             "lessthan",
             "<=",
             "le");
-
-    private final RenderBudget budget;
-    private final Python python;
-
-    Tests(RenderBudget budget, Python python) {
-        this.budget = budget;
-        this.python = python;
-    }
 
     /** @throws JinjaException if there is no such test, or it does not fit the value */
     boolean test(String name, Value value, Arguments call) {

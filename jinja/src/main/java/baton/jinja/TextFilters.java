@@ -19,18 +19,8 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /** Jinja2's filters that make a text of a text. */
-final class TextFilters {
+record TextFilters(RenderBudget budget, Python python, Methods methods) {
     private static final Pattern NO_ATTRIBUTE = Pattern.compile("[\\s/>=]");
-
-    private final RenderBudget budget;
-    private final Python python;
-    private final Methods methods;
-
-    TextFilters(RenderBudget budget, Python python, Methods methods) {
-        this.budget = budget;
-        this.python = python;
-        this.methods = methods;
-    }
 
     /** Empty if there is no such filter. @throws JinjaException if it does not fit the value */
     Optional<Value> filter(String name, Value value, Arguments call) {

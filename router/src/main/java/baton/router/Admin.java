@@ -28,8 +28,10 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Lets operators add, drain and remove instances: {@code POST /v1/instances/add|drain|resume|remove|role} with
  * {@code {"role": "prefill", "url": "http://host:port"}} and the admin key.
+ *
+ * @param adminKey empty if operators cannot change instances
  */
-final class Admin {
+record Admin(Vertx vertx, Optional<String> adminKey, Membership membership, RouterContext.Roles roles) {
     private static final String PATH = "/v1/instances/";
     private static final int POLL_MILLIS = 50;
     /** Of {@code drain}. */
@@ -52,19 +54,6 @@ final class Admin {
             PATH + "resume", Action.RESUME,
             PATH + "remove", Action.REMOVE,
             PATH + "role", Action.ROLE);
-
-    private final Vertx vertx;
-    private final Optional<String> adminKey;
-    private final Membership membership;
-    private final RouterContext.Roles roles;
-
-    /** @param adminKey empty if operators cannot change instances */
-    Admin(Vertx vertx, Optional<String> adminKey, Membership membership, RouterContext.Roles roles) {
-        this.vertx = vertx;
-        this.adminKey = adminKey;
-        this.membership = membership;
-        this.roles = roles;
-    }
 
     static boolean serves(String path) {
         return ACTIONS.containsKey(path);

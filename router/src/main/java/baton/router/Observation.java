@@ -27,8 +27,15 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * What the router tells about itself: instances, requests, why each went where it did, and a page that shows all that. Answers have ids,
  * addresses and times, nothing of prompts and answers.
+ *
+ * @param running requests in flight
  */
-final class Observation {
+record Observation(
+        PolicySettings policy,
+        RouterContext.Routing routing,
+        RouterContext.Roles roles,
+        AtomicInteger running,
+        RequestTraces traces) {
     private static final String REQUESTS = "/v1/requests";
     private static final String EXPLAIN = "/explain";
     private static final String INSTANCES = "/v1/instances";
@@ -48,26 +55,6 @@ final class Observation {
             "/ui/", page("index.html", "text/html; charset=utf-8"),
             "/ui/ui.js", page("ui.js", "text/javascript; charset=utf-8"),
             "/ui/ui.css", page("ui.css", "text/css; charset=utf-8"));
-
-    private final PolicySettings policy;
-    private final RouterContext.Routing routing;
-    private final RouterContext.Roles roles;
-    private final AtomicInteger running;
-    private final RequestTraces traces;
-
-    /** @param running requests in flight */
-    Observation(
-            PolicySettings policy,
-            RouterContext.Routing routing,
-            RouterContext.Roles roles,
-            AtomicInteger running,
-            RequestTraces traces) {
-        this.policy = policy;
-        this.routing = routing;
-        this.roles = roles;
-        this.running = running;
-        this.traces = traces;
-    }
 
     private static Page page(String name, String type) {
         try (InputStream in = Observation.class.getResourceAsStream("ui/" + name)) {

@@ -13,17 +13,9 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** Reads prompts as token ids. Limits are checked before and while a text is encoded. Stateless; any thread. */
-final class Prompts {
+record Prompts(ServerConfig config, Engine engine) {
     /** Most tokens of a {@code /tokenize} answer, unless the model takes more. */
     private static final int MAX_LISTED = 1 << 20;
-
-    private final ServerConfig config;
-    private final Engine engine;
-
-    Prompts(ServerConfig config, Engine engine) {
-        this.config = config;
-        this.engine = engine;
-    }
 
     /**
      * The part of a prompt that is kept.

@@ -19,23 +19,11 @@ import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
 
 /** Reads the sampling parameters of requests, and limits those that need memory. Stateless; any thread. */
-final class SamplingReader {
+record SamplingReader(ServerConfig config, Engine engine, Prompts prompts, Optional<ReasoningFormat> reasoning) {
     private static final int MAX_STRINGS = 1024;
     private static final int MAX_STRING_CHARACTERS = 32 << 10;
     private static final int MAX_STOP_CHARACTERS = 8 << 20;
     private static final int MAX_PROMPT_LOGPROBS = 8 << 20;
-
-    private final ServerConfig config;
-    private final Engine engine;
-    private final Prompts prompts;
-    private final Optional<ReasoningFormat> reasoning;
-
-    SamplingReader(ServerConfig config, Engine engine, Prompts prompts, Optional<ReasoningFormat> reasoning) {
-        this.config = config;
-        this.engine = engine;
-        this.prompts = prompts;
-        this.reasoning = reasoning;
-    }
 
     /** The parameters that completions and chats share. */
     SamplingParamsBuilder read(JsonFields fields) {

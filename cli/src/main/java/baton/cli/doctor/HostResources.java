@@ -12,7 +12,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /** The resources of the machine and its operating system. */
-final class HostResources {
+record HostResources(Host host) {
     /** Instruction sets that a choice of kernels, of copies or of digests depends on. */
     private static final List<String> INSTRUCTION_SETS = List.of(
             "avx2",
@@ -37,12 +37,6 @@ final class HostResources {
     private static final String HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/";
     private static final String NODES = "/sys/devices/system/node";
     private static final String RDMA = "/sys/class/infiniband";
-
-    private final Host host;
-
-    HostResources(Host host) {
-        this.host = host;
-    }
 
     List<Finding> findings(Processor processor) {
         List<Finding> all = new ArrayList<>();

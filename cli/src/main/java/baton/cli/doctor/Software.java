@@ -25,27 +25,16 @@ import java.util.Optional;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
-/** The libraries that Baton runs on and those that it can use, found and loaded as an instance does. */
-final class Software {
+/**
+ * The libraries that Baton runs on and those that it can use, found and loaded as an instance does.
+ *
+ * @param rdma whether there is a device that a library for RDMA could use
+ * @param nvidia whether the kernel has NVIDIA's driver
+ * @param loadsLibTorch whether an instance does
+ */
+record Software(Map<String, String> environment, boolean rdma, boolean nvidia, boolean loadsLibTorch) {
     private static final double LEAST_GLIBC = 2.35;
     private static final String CACHE = "-XX:AOTCache=";
-
-    private final Map<String, String> environment;
-    private final boolean rdma;
-    private final boolean nvidia;
-    private final boolean loadsLibTorch;
-
-    /**
-     * @param rdma whether there is a device that a library for RDMA could use
-     * @param nvidia whether the kernel has NVIDIA's driver
-     * @param loadsLibTorch whether an instance does
-     */
-    Software(Map<String, String> environment, boolean rdma, boolean nvidia, boolean loadsLibTorch) {
-        this.loadsLibTorch = loadsLibTorch;
-        this.environment = environment;
-        this.rdma = rdma;
-        this.nvidia = nvidia;
-    }
 
     List<Finding> findings() {
         List<Finding> all = new ArrayList<>();

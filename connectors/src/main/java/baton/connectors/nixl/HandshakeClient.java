@@ -15,21 +15,14 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Asks with vLLM's handshake messages, over a side channel of its own for each question. */
-final class HandshakeClient implements PeerHandshake {
+/**
+ * Asks with vLLM's handshake messages, over a side channel of its own for each question.
+ *
+ * @param vllm reads what vLLM instances answer
+ */
+record HandshakeClient(ConnectorRuntime runtime, PeerAccess access, VllmRank vllm) implements PeerHandshake {
     /** The channel's own deadline comes first. */
     private static final long GRACE_MILLIS = 1000;
-
-    private final ConnectorRuntime runtime;
-    private final PeerAccess access;
-    private final VllmRank vllm;
-
-    /** @param vllm reads what vLLM instances answer */
-    HandshakeClient(ConnectorRuntime runtime, PeerAccess access, VllmRank vllm) {
-        this.runtime = runtime;
-        this.access = access;
-        this.vllm = vllm;
-    }
 
     @Override
     public Answer ask(PeerAddress peer, Rank rank, Duration timeout) throws TransferException {

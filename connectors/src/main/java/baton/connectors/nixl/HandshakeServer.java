@@ -26,19 +26,12 @@ import org.slf4j.LoggerFactory;
 /**
  * Answers handshakes about an instance's ranks over a side channel. For vLLM instances of several versions each version has a port of its own beside: a
  * question does not say which instance asks, but which port it goes to is said by the reference.
+ *
+ * @param listeners that for all, and one for each of several versions of vLLM
  */
-final class HandshakeServer implements AutoCloseable {
+record HandshakeServer(GuardedSideChannel channel, List<SideChannel.Listener> listeners) implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(HandshakeServer.class);
     private static final Duration WARM_UP = Duration.ofSeconds(2);
-
-    private final GuardedSideChannel channel;
-    private final List<SideChannel.Listener> listeners;
-
-    /** @param listeners that for all, and one for each of several versions of vLLM */
-    private HandshakeServer(GuardedSideChannel channel, List<SideChannel.Listener> listeners) {
-        this.channel = channel;
-        this.listeners = listeners;
-    }
 
     /**
      * Begins to answer.

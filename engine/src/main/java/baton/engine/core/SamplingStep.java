@@ -18,20 +18,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Samples the next tokens of a step's requests from its logits. */
-final class SamplingStep {
+record SamplingStep(Sampler sampler, Workers workers, StepClock clock, Publisher publisher) {
     private static final Logger LOG = LoggerFactory.getLogger(EngineCore.class);
-
-    private final Sampler sampler;
-    private final Workers workers;
-    private final StepClock clock;
-    private final Publisher publisher;
-
-    SamplingStep(Sampler sampler, Workers workers, StepClock clock, Publisher publisher) {
-        this.sampler = sampler;
-        this.workers = workers;
-        this.clock = clock;
-        this.publisher = publisher;
-    }
 
     /** How many rows of logits a slice needs, from its end. */
     static int logitsWanted(Slice slice) {

@@ -16,7 +16,7 @@ import java.util.stream.IntStream;
  * Compares kernels with plain Java on a few small inputs, before anything is computed with them. All inputs repeat a few numbers that every
  * type holds exactly, and only some of the results are computed a second time, so that a check takes milliseconds. Used by one thread.
  */
-final class KernelCheck {
+record KernelCheck(Kernels kernels, boolean bf16, Arena arena) {
     private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
 
     /** Numbers of an input, before they repeat. */
@@ -41,16 +41,6 @@ final class KernelCheck {
     private static final List<AttentionScores> SCORES = List.of(
             new AttentionScores(0.125), new AttentionScores(0.125, Optional.of(0.5), List.of(new float[] {0, SINK})));
     private static final double TOLERANCE = 0.02;
-
-    private final Kernels kernels;
-    private final boolean bf16;
-    private final Arena arena;
-
-    private KernelCheck(Kernels kernels, boolean bf16, Arena arena) {
-        this.kernels = kernels;
-        this.bf16 = bf16;
-        this.arena = arena;
-    }
 
     /**
      * The first of the computations that is wrong, and how; empty: all are right.

@@ -17,16 +17,8 @@ import org.slf4j.LoggerFactory;
  * OpenMP's threads, and when each of these asks OpenBLAS to share out one more product, they wait for each other: several times the
  * time of one thread each. So OpenBLAS has one thread, and more only within the products of weights.
  */
-final class Blas {
+record Blas(Optional<MethodHandle> setThreads, int threads) {
     private static final Logger LOG = LoggerFactory.getLogger(Blas.class);
-
-    private final Optional<MethodHandle> setThreads;
-    private final int threads;
-
-    private Blas(Optional<MethodHandle> setThreads, int threads) {
-        this.setThreads = setThreads;
-        this.threads = threads;
-    }
 
     /**
      * The library that LibTorch has loaded, from here on with one thread.

@@ -18,9 +18,10 @@ import tools.jackson.databind.JsonNode;
 /**
  * The rotary embedding of config.json: {@code rope_parameters} of transformers 5, or {@code rope_theta} and {@code rope_scaling} of
  * transformers 4.
+ *
+ * @param headDim elements of a head
  */
-final class RopeConfig {
-
+record RopeConfig(JsonFields json, DecoderFamily family, int headDim, int maxPositions) {
     /** The field by which layers with a window have a rotation of their own, among {@link DecoderFamily#ownFields} of families that may. */
     static final String OF_SLIDING = "rope_parameters.sliding_attention";
 
@@ -34,19 +35,6 @@ final class RopeConfig {
             "partial_rotary_factor",
             "original_max_position_embeddings",
             "finetuned");
-
-    private final JsonFields json;
-    private final DecoderFamily family;
-    private final int headDim;
-    private final int maxPositions;
-
-    /** @param headDim elements of a head */
-    RopeConfig(JsonFields json, DecoderFamily family, int headDim, int maxPositions) {
-        this.json = json;
-        this.family = family;
-        this.headDim = headDim;
-        this.maxPositions = maxPositions;
-    }
 
     /** @throws ConfigException naming the field that is malformed, unsupported, or contradicted by another */
     Rotation parse() {

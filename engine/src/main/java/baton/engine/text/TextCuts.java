@@ -17,7 +17,7 @@ import tools.jackson.databind.JsonNode;
  * None of their alternatives goes on over such a place or looks further behind it than these characters. "Letter" stands for characters that have
  * been letters in every version of Unicode. Normal form C joins nothing across such a place. Of other tokenizers nothing is known.
  */
-final class TextCuts {
+record TextCuts(boolean known) {
     private static final String CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
     private static final String UPPER = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]";
     private static final String LOWER = "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]";
@@ -43,12 +43,6 @@ final class TextCuts {
 
     /** Of a tokenizer of which nothing is known. */
     static final TextCuts NONE = new TextCuts(false);
-
-    private final boolean known;
-
-    private TextCuts(boolean known) {
-        this.known = known;
-    }
 
     /** @param root of a {@code tokenizer.json} */
     static TextCuts of(JsonNode root) {

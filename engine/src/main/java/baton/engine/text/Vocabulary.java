@@ -19,8 +19,12 @@ import tools.jackson.databind.JsonNode;
  * <p>Byte-level BPE (GPT-2's scheme) spells a token in an alphabet of 256 printable characters, one a byte; a token with any
  * other character (an added one) is its own UTF-8. SentencePiece vocabularies write a space as U+2581 and a byte
  * that has no token of its own as {@code <0xHH>}.
+ *
+ * @param stripsLeadingSpace whether decoding takes one space off the very beginning of a text
+ * @param ownSize one more than the greatest id of a token that is not an added one
  */
-final class Vocabulary {
+record Vocabulary(
+        Form form, boolean stripsLeadingSpace, Map<String, Integer> ids, byte[][] bytes, int ownSize, BitSet special) {
     private static final byte[] NO_BYTES = {};
 
     /** How decoding works. */
@@ -35,28 +39,6 @@ final class Vocabulary {
         BYTE_LEVEL,
         SENTENCE_PIECE,
         PLAIN
-    }
-
-    private final Form form;
-    private final boolean stripsLeadingSpace;
-    private final Map<String, Integer> ids;
-    private final byte[][] bytes;
-    private final int ownSize;
-    private final BitSet special;
-
-    private Vocabulary(
-            Form form,
-            boolean stripsLeadingSpace,
-            Map<String, Integer> ids,
-            byte[][] bytes,
-            int ownSize,
-            BitSet special) {
-        this.form = form;
-        this.stripsLeadingSpace = stripsLeadingSpace;
-        this.ids = ids;
-        this.bytes = bytes;
-        this.ownSize = ownSize;
-        this.special = special;
     }
 
     /** @throws ConfigException naming {@code file} if a part is missing */
@@ -123,22 +105,8 @@ final class Vocabulary {
         return ids.values().stream().mapToInt(id -> id + 1).max().orElse(0);
     }
 
-    Form form() {
-        return form;
-    }
-
-    /** Whether decoding takes one space off the very beginning of a text. */
-    boolean stripsLeadingSpace() {
-        return stripsLeadingSpace;
-    }
-
     int size() {
         return bytes.length;
-    }
-
-    /** The same without added tokens. */
-    int ownSize() {
-        return ownSize;
     }
 
     /** Most bytes of a token. */

@@ -3,15 +3,7 @@ package baton.grammar.automaton;
 import java.util.Arrays;
 
 /** A set of tokens: bits, or the numbers of the few. */
-final class TokenSet {
-    private final long[] bits;
-    private final int[] few;
-
-    private TokenSet(long[] bits, int[] few) {
-        this.bits = bits;
-        this.few = few;
-    }
-
+record TokenSet(long[] bits, int[] few) {
     static TokenSet of(long[] bits) {
         int count = 0;
         for (long word : bits) {

@@ -5,13 +5,7 @@ import java.util.Arrays;
 import java.util.BitSet;
 
 /** Whether a short text is one of a regular expression without rules and automata. */
-final class Matching {
-    private final int[] text;
-
-    private Matching(int[] text) {
-        this.text = text;
-    }
-
+record Matching(int[] text) {
     static boolean matches(Expression expression, String text) {
         int[] points = text.codePoints().toArray();
         BitSet start = new BitSet();

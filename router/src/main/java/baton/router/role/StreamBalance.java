@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
  * Asks decode instances at intervals how full their KV caches are, and has streams move from the fullest to the emptiest, if the difference is large. A move is
  * for a part of the difference, so that neither a pool of another size nor a late effect turns it round. Confined to one event loop.
  */
-public final class StreamBalance {
+public record StreamBalance(InstanceControl control, Instances instances) {
     private static final Logger log = LoggerFactory.getLogger(StreamBalance.class);
 
     /** The share of blocks in use from which on an instance gives streams away. */
@@ -45,14 +45,6 @@ public final class StreamBalance {
 
     /** Streams that are to go from one instance to another. */
     record Move(Instance from, Instance to, int streams) {}
-
-    private final InstanceControl control;
-    private final Instances instances;
-
-    public StreamBalance(InstanceControl control, Instances instances) {
-        this.control = control;
-        this.instances = instances;
-    }
 
     /** Looks after each interval until the event loop ends. */
     public void start(long intervalMillis) {

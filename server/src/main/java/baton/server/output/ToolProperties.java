@@ -12,7 +12,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** The parameters of a tool, for formats that write each by itself. A schema that says more of the whole than their names cannot be kept then. */
-final class ToolProperties {
+record ToolProperties(Tool tool, ObjectNode schema) {
     private static final Set<String> OF_THE_WHOLE = Set.of(
             "$comment",
             "$defs",
@@ -27,14 +27,6 @@ final class ToolProperties {
             "type");
     private static final Set<String> OF_A_TEXT =
             Set.of("$comment", "const", "default", "description", "enum", "examples", "title", "type");
-
-    private final Tool tool;
-    private final ObjectNode schema;
-
-    private ToolProperties(Tool tool, ObjectNode schema) {
-        this.tool = tool;
-        this.schema = schema;
-    }
 
     /** Empty for a tool that is not strict if its schema says more of the whole. */
     static Optional<ToolProperties> of(Tool tool) {

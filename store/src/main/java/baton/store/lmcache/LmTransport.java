@@ -13,16 +13,11 @@ import java.util.Optional;
 /**
  * Objects at a server of LMCache's {@code lm} protocol. An {@link ObjectCheck} is an object of its own, with one more tag in its key, as servers
  * take only keys of LMCache's form. An object with a key that is too long for the protocol is not stored; a check with such a key is left out.
+ *
+ * @param client closed with this
  */
-public final class LmTransport implements ObjectTransport {
+public record LmTransport(LmClient client) implements ObjectTransport {
     private static final String CHECK = "@baton%check";
-
-    private final LmClient client;
-
-    /** @param client closed with this */
-    public LmTransport(LmClient client) {
-        this.client = client;
-    }
 
     @Override
     public String name() {

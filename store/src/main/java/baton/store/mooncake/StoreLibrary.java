@@ -18,17 +18,7 @@ public sealed interface StoreLibrary {
     String FILE = "libmooncake_store.so";
 
     /** It is loaded. */
-    final class Found implements StoreLibrary {
-        private final StoreApi api;
-
-        private Found(StoreApi api) {
-            this.api = api;
-        }
-
-        StoreApi api() {
-            return api;
-        }
-    }
+    record Found(StoreApi api) implements StoreLibrary {}
 
     /** @param tried the places where it was looked for, with the errors there */
     record Absent(String tried) implements StoreLibrary {

@@ -35,25 +35,12 @@ public sealed interface NixlLibrary {
             + " or the system property "
             + PROPERTY;
 
-    /** It is loaded. */
-    final class Found implements NixlLibrary {
-        private final Path file;
-        private final NixlApi api;
-
-        private Found(Path file, NixlApi api) {
-            this.file = file;
-            this.api = api;
-        }
-
-        /** The file, or its bare name if the loader found it. */
-        public Path file() {
-            return file;
-        }
-
-        NixlApi api() {
-            return api;
-        }
-    }
+    /**
+     * It is loaded.
+     *
+     * @param file the file, or its bare name if the loader found it
+     */
+    record Found(Path file, NixlApi api) implements NixlLibrary {}
 
     /**
      * It could not be loaded.
