@@ -17,7 +17,6 @@ import org.jspecify.annotations.Nullable;
 
 /** Relays the decode leg's answer to the client, no faster than the client reads. */
 final class DecodeRelay implements Leg.Receiver {
-
     /** Bytes of an instance's refusal. */
     private static final int MOST_QUOTED = 500;
 

@@ -39,7 +39,10 @@ final class RequestPause {
     void failed(UpstreamFailure failure) {
         waits = false;
         switch (failure.kind()) {
-            case LOST, TIMEOUT -> failures.merge(failure.instance().role(), 1, Integer::sum);
+            case LOST, TIMEOUT -> {
+                failures.merge(failure.instance().role(), 1, Integer::sum);
+                looks = 0;
+            }
             case CONNECT, REFUSED, ANSWER, CLIENT_STALLED, LEAVING, BALANCE -> {}
         }
     }
