@@ -486,7 +486,9 @@ final class ProxiedRequest implements BatchedRequest.Parent {
 
     /** The request goes to another decode instance. */
     void failedBeforeFirstByte(UpstreamFailure failure) {
-        boolean mayRetry = note(failure).left(Role.DECODE) > 0;
+        // A slow instance may be computing a long answer.
+        boolean mayRetry = note(failure).left(Role.DECODE) > 0
+                && (failure.kind() != Kind.TIMEOUT || !failure.instance().isUp());
         HandoffAttempt failed = begun();
         Optional<Target> other = mayRetry
                 ? routing.policy()

@@ -17,6 +17,12 @@ final class RequestPause {
     /** Instances of a role that fail with the request. */
     private static final int MOST_FAILURES = 3;
 
+    /** Decode instances that fail with a whole answer, of which no byte says how far it has come. */
+    private static final int MOST_FAILURES_OF_WHOLE = 8;
+
+    /** Connections that cannot be made. An instance that is up again by its health probe is tried again. */
+    private static final int MOST_UNCONNECTED = 32;
+
     /** How long a request waits for an instance, as a multiple of the silence after which a stream continues elsewhere. */
     private static final int WAITS = 3;
 
@@ -26,6 +32,7 @@ final class RequestPause {
     private final Kind reason;
     private final long since;
     private final Map<Role, Integer> failures = new EnumMap<>(Role.class);
+    private int unconnected;
     private long looks;
     private boolean waits;
 
@@ -40,16 +47,23 @@ final class RequestPause {
         waits = false;
         switch (failure.kind()) {
             case LOST, TIMEOUT -> {
-                failures.merge(failure.instance().role(), 1, Integer::sum);
+                Role role = failure.instance().role();
+                failures.merge(role, 1, Integer::sum);
+                if (role == Role.DECODE) {
+                    failures.remove(Role.PREFILL);
+                }
                 looks = 0;
             }
-            case CONNECT, REFUSED, ANSWER, CLIENT_STALLED, LEAVING, BALANCE -> {}
+            case CONNECT -> unconnected++;
+            case REFUSED, ANSWER, CLIENT_STALLED, LEAVING, BALANCE -> {}
         }
     }
 
     /** How many more instances of that role may fail with the request. */
     int left(Role role) {
-        return MOST_FAILURES - failures.getOrDefault(role, 0);
+        boolean isWhole = role == Role.DECODE && request.position().isEmpty();
+        int most = unconnected >= MOST_UNCONNECTED ? 0 : isWhole ? MOST_FAILURES_OF_WHOLE : MOST_FAILURES;
+        return most - failures.getOrDefault(role, 0);
     }
 
     /** Whether an instance has had the request. */
