@@ -26,23 +26,11 @@ final class BatchedAnswer {
     private static final String DATA = "data:";
     private static final String DONE = "[DONE]";
 
-    /** The request of which this is the answer. */
-    interface Whole {
-        /** Bytes go to the client. */
-        void sent(int bytes);
-
-        /** The headers of the whole answer. */
-        void addHeaders();
-
-        /** The request ends; its last bytes are sent after this. */
-        void end(Outcome outcome);
-    }
-
     /** Of answers that are not streams, kept until all are there. */
     private static final long MOST_BYTES = 64 << 20;
 
     private final Answer client;
-    private final Whole whole;
+    private final ProxiedRequest whole;
     private final Runnable whenPartEnded;
     private final int samples;
     private final List<Part> parts = new ArrayList<>();
@@ -59,11 +47,12 @@ final class BatchedAnswer {
     private Optional<ObjectNode> usage = Optional.empty();
 
     /**
+     * @param whole the request of which this is the answer
      * @param whenPartEnded runs when a part but the last has ended well
      * @param count prompts
      * @param samples choices of each
      */
-    BatchedAnswer(Answer client, Whole whole, Runnable whenPartEnded, int count, int samples) {
+    BatchedAnswer(Answer client, ProxiedRequest whole, Runnable whenPartEnded, int count, int samples) {
         this.client = client;
         this.whole = whole;
         this.whenPartEnded = whenPartEnded;

@@ -19,22 +19,17 @@ final class BatchedRequest {
     /** Of the bodies of all, each of which has all other fields of the request. */
     private static final long MOST_BYTES_OF_ALL = 256 << 20;
 
-    /** The request. */
-    interface Parent extends BatchedAnswer.Whole {
-        /** Serves one of its prompts. */
-        void serve(Answer answer, int number, JsonObjectText body);
-    }
-
     /** All fields but the prompt. */
     private final JsonObjectText rest;
 
     private final int atOnce;
     private final List<byte[]> prompts;
-    private final Parent parent;
+    private final ProxiedRequest parent;
     private final BatchedAnswer answer;
     private int begun;
 
-    private BatchedRequest(JsonObjectText rest, List<byte[]> prompts, Answer client, Parent parent, int samples) {
+    private BatchedRequest(
+            JsonObjectText rest, List<byte[]> prompts, Answer client, ProxiedRequest parent, int samples) {
         this.rest = rest;
         this.atOnce = Math.clamp(MOST_BYTES / rest.length(), 1, AT_ONCE);
         this.prompts = prompts;
@@ -47,7 +42,7 @@ final class BatchedRequest {
      *
      * @throws ConfigException if they and the other fields are too much, or {@code n} is no number of choices
      */
-    static BatchedRequest start(JsonObjectText body, List<byte[]> prompts, Answer client, Parent parent) {
+    static BatchedRequest start(JsonObjectText body, List<byte[]> prompts, Answer client, ProxiedRequest parent) {
         JsonObjectText rest = body.edit().drop("prompt").object();
         if ((long) rest.length() * prompts.size() > MOST_BYTES_OF_ALL) {
             throw new ConfigException(

@@ -60,7 +60,7 @@ import org.slf4j.LoggerFactory;
  * Confined to the event loop of the client's connection; the {@link BodyWorker} reads and builds large bodies beside it. Results
  * that arrive after {@link #end} are dropped.
  */
-final class ProxiedRequest implements BatchedRequest.Parent {
+final class ProxiedRequest {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
 
     private static final String CACHE_SALT = "cache_salt";
@@ -240,16 +240,16 @@ final class ProxiedRequest implements BatchedRequest.Parent {
         }
     }
 
-    @Override
-    public void serve(Answer answer, int number, JsonObjectText body) {
+    /** Serves one of several prompts. */
+    void serve(Answer answer, int number, JsonObjectText body) {
         context.inFlight().running().incrementAndGet();
         ProxiedRequest part =
                 new ProxiedRequest(context, upstream, request, answer, pass.ofPart(), id + "-" + number, 0);
         part.learnTokens(part.completion(body));
     }
 
-    @Override
-    public void sent(int bytes) {
+    /** Bytes of the answer to several prompts go to the client. */
+    void sent(int bytes) {
         report.sent(bytes);
     }
 
@@ -598,8 +598,8 @@ final class ProxiedRequest implements BatchedRequest.Parent {
         dropBodies();
     }
 
-    @Override
-    public void addHeaders() {
+    /** Adds the router's own headers to the answer. */
+    void addHeaders() {
         client.headers().set(Headers.REQUEST_ID, id);
         report.localPrefill().ifPresent(why -> client.headers().set(Headers.LOCAL_PREFILL, why.label()));
         HandoffAttempt last = attempt;
@@ -616,8 +616,7 @@ final class ProxiedRequest implements BatchedRequest.Parent {
      * Ends the request, once. A leg that still runs is closed. To be called before the last bytes are sent, so that a client that has
      * its answer no longer counts as running.
      */
-    @Override
-    public void end(Outcome outcome) {
+    void end(Outcome outcome) {
         if (ended) {
             return;
         }
