@@ -68,17 +68,22 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
         double[] sent = new double[trials];
         double[] fresh = new double[trials];
         long cached = 0;
-        try (EndpointClient sending = new EndpointClient(endpoint(victim), DEADLINE);
-                EndpointClient measuring = new EndpointClient(endpoint(attacker), DEADLINE)) {
-            String model = ServedModel.first(endpoint(attacker), DEADLINE).name();
+        String base = URI.create(Endpoint.base("leak", server.toString()))
+                .resolve("/")
+                .toString();
+        String path = Backend.OPENAI.path();
+        String model = ServedModel.first(new Endpoint(Backend.OPENAI, base, path, headers(attacker), false), DEADLINE)
+                .name();
+        // One connection for both: a balancer of connections could have others for two.
+        try (EndpointClient client = new EndpointClient(Endpoint.of(Backend.OPENAI, base), DEADLINE)) {
             for (int trial = -WARM_UP; trial < trials; trial++) {
                 int[] known = prompt(random);
                 int[] unknown = prompt(random);
-                Timed _ = ask(sending, model, known);
+                Timed _ = ask(client, model, known, victim);
                 // Neither is always the first after the victim's.
                 boolean knownFirst = random.nextBoolean();
-                Timed first = ask(measuring, model, knownFirst ? known : unknown);
-                Timed second = ask(measuring, model, knownFirst ? unknown : known);
+                Timed first = ask(client, model, knownFirst ? known : unknown, attacker);
+                Timed second = ask(client, model, knownFirst ? unknown : known, attacker);
                 if (trial >= 0) {
                     sent[trial] = (knownFirst ? first : second).millis;
                     fresh[trial] = (knownFirst ? second : first).millis;
@@ -101,18 +106,17 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
                 .toArray();
     }
 
-    private Endpoint endpoint(Optional<String> key) {
-        Map<String, String> headers =
-                key.map(each -> Map.of("Authorization", "Bearer " + each)).orElse(Map.of());
-        return new Endpoint(Backend.OPENAI, server.resolve("/").toString(), Backend.OPENAI.path(), headers, false);
+    private static Map<String, String> headers(Optional<String> key) {
+        return key.map(each -> Map.of("Authorization", "Bearer " + each)).orElse(Map.of());
     }
 
-    private static Timed ask(EndpointClient client, String model, int[] prompt) throws IOException {
+    private static Timed ask(EndpointClient client, String model, int[] prompt, Optional<String> key)
+            throws IOException {
         ObjectNode body =
                 JSON.createObjectNode().put("model", model).put("max_tokens", 1).put("temperature", 0);
         body.set("prompt", JSON.valueToTree(prompt));
         long start = System.nanoTime();
-        JsonNode answer = client.post(Backend.OPENAI.path(), body);
+        JsonNode answer = client.post(Backend.OPENAI.path(), body, headers(key));
         double millis = (System.nanoTime() - start) / 1e6;
         return new Timed(
                 millis, answer.at("/usage/prompt_tokens_details/cached_tokens").asLong(0));

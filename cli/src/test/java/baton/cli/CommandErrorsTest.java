@@ -267,6 +267,12 @@ class CommandErrorsTest {
     }
 
     @Test
+    void measurementsThatCannotBegin() {
+        assertRefused(refusal("bench", "gpu", "--simulated"), 2, List.of("simulated", "needs --tests"));
+        assertRefused(refusal("doctor", "--leak", "localhost:8000"), 2, List.of("leak", "'localhost:8000'"));
+    }
+
+    @Test
     void routersThatCannotWork() {
         assertRefused(refusal("route", "--port", "0"), 2, List.of("prefill", "at least one instance", "register port"));
         assertRefused(

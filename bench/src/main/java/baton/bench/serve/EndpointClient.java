@@ -12,6 +12,7 @@ import java.security.GeneralSecurityException;
 import java.security.cert.X509Certificate;
 import java.time.Duration;
 import java.util.Locale;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -58,11 +59,20 @@ public final class EndpointClient implements AutoCloseable {
 
     /** @throws IOException that names the URL, if the answer is no JSON with status 200 within the deadline */
     public JsonNode post(String path, JsonNode body) throws IOException {
-        return send(
-                path,
-                HttpRequest.newBuilder()
-                        .header("Content-Type", "application/json")
-                        .POST(HttpRequest.BodyPublishers.ofString(body.toString())));
+        return post(path, body, Map.of());
+    }
+
+    /**
+     * As {@link #post(String, JsonNode)}.
+     *
+     * @param headers of this request, beside the endpoint's
+     */
+    public JsonNode post(String path, JsonNode body, Map<String, String> headers) throws IOException {
+        HttpRequest.Builder request = HttpRequest.newBuilder()
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
+        headers.forEach(request::setHeader);
+        return send(path, request);
     }
 
     private JsonNode send(String path, HttpRequest.Builder request) throws IOException {
