@@ -31,9 +31,9 @@ public record PeerAddress(String host, int port) {
         return Optional.of(new PeerAddress(form.group(1) == null ? form.group(2) : form.group(1), port));
     }
 
-    /** Reads {@code host:port} as people write it: an IPv6 address may be without its brackets. */
+    /** Reads {@code host:port} as people write it: an IPv6 address, which has {@code ::} or 8 groups, may be without its brackets. */
     public static Optional<PeerAddress> findWritten(String text) {
-        return find(text.replaceFirst("^([^\\[]*:.*):", "[$1]:"));
+        return find(text.replaceFirst("^([^\\[]*::.*[^:]|(?:[^:\\[]+:){7}[^:]+):(?=[0-9]+$)", "[$1]:"));
     }
 
     /**

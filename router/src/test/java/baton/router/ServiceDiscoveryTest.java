@@ -187,7 +187,17 @@ class ServiceDiscoveryTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"name", "name:0", "name:70000", "_service.name", "_service._sctp.name", ":80", "_a._tcp."})
+    @ValueSource(
+            strings = {
+                "name",
+                "a:b:80",
+                "name:0",
+                "name:70000",
+                "_service.name",
+                "_service._sctp.name",
+                ":80",
+                "_a._tcp."
+            })
     void namesThatAreNeitherAreRefused(String name) {
         assertThatThrownBy(() -> Discovery.Name.parse("prefill dns", Instance.Role.PREFILL, name))
                 .isInstanceOf(ConfigException.class)
@@ -197,13 +207,13 @@ class ServiceDiscoveryTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"[::1]:53", "::1:53"})
+    @ValueSource(strings = {"[::1]:53", "::1:53", "0:0:0:0:0:0:0:1:53"})
     void aDnsServerMayHaveAnIpv6Address(String server) {
         assertThat(Discovery.Settings.server("dns server", server)).isEqualTo(new InetSocketAddress("::1", 53));
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"127.0.0.1", "127.0.0.1:0", ":53", "127.0.0.1:x"})
+    @ValueSource(strings = {"127.0.0.1", "127.0.0.1:0", ":53", "127.0.0.1:x", "fd00::10", "1:2:3:4:5:6:7:8"})
     void aDnsServerThatIsNoAddressIsRefused(String server) {
         assertThatThrownBy(() -> Discovery.Settings.server("dns server", server))
                 .isInstanceOf(ConfigException.class)

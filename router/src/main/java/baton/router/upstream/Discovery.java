@@ -82,7 +82,7 @@ public final class Discovery implements AutoCloseable {
             if (SERVICE.matcher(text).matches()) {
                 return new Name(role, text, OF_THE_SERVICE);
             }
-            PeerAddress name = PeerAddress.findWritten(text)
+            PeerAddress name = PeerAddress.find(text)
                     .orElseThrow(() -> ConfigException.unsupported(
                             field, text, "name:port, or _service._tcp.name for SRV records"));
             return new Name(role, name.host(), name.port());
