@@ -675,7 +675,7 @@ class MooncakeConnectorTest {
         PeerAddress plain = new PeerAddress(HOST, plainRegistry.serve(HOST, 0).port());
         assertThatThrownBy(() ->
                         exchange(required).query(plain, Duration.ofMillis(100)).get(20, TimeUnit.SECONDS))
-                .hasMessageContaining("a registry must have the same kv_auth_secret_file");
+                .hasMessageContaining("is it a registry with the same kv_auth_secret_file?");
         List<String> errors = new CopyOnWriteArrayList<>();
         for (Map<String, Object> other :
                 List.of(Map.<String, Object>of(), secret("two", "required"), secret("one", "off"))) {

@@ -66,7 +66,7 @@ final class SealedRegistry implements AutoCloseable {
                             : failure;
                     // HTTP servers wait for the rest of what they take for a request.
                     return CompletableFuture.failedFuture(new IOException(
-                            cause.getMessage() + "; a registry must have the same kv_auth_secret_file", cause));
+                            cause.getMessage() + "; is it a registry with the same kv_auth_secret_file?", cause));
                 })
                 .thenApply(answer -> {
                     if (!text(answer.getFirst()).equals("200")) {
