@@ -126,8 +126,6 @@ class ChaosTest {
                 "kv_both",
                 "--kv-transfer-config.kv_connector_extra_config.kv_lease_duration",
                 "4",
-                "--kv-transfer-config.kv_connector_extra_config.push_registration_timeout",
-                "8",
                 "--kv-transfer-config.kv_connector_extra_config.handshake_timeout",
                 "2");
     }

@@ -129,8 +129,6 @@ class HandoverFaultsTest {
                 Integer.toString(port),
                 EXTRA + "kv_lease_duration",
                 "4",
-                EXTRA + "push_registration_timeout",
-                "4",
                 EXTRA + "handshake_timeout",
                 "2");
     }

@@ -1,8 +1,10 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.PromptProgress;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.TransferPlan;
 import baton.kv.KvGroups;
+import baton.kv.connector.KvRequest;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -46,6 +48,19 @@ record GroupTables(KvGroups groups, int blockSize) {
                 .flatMap(group -> IntStream.range(end - counts.get(group), end)
                         .map(i -> i < size(tables) ? tables[group * size(tables) + i] : KvGroups.NULL_BLOCK))
                 .toArray();
+    }
+
+    /** How far a step computes a request's prompt: its last token, if no other, as the step completes the blocks' checksums. */
+    PromptProgress progress(KvRequest request, int[] tables, int before, int after, String digest) {
+        int prompt = request.promptLength();
+        return new PromptProgress(
+                request.id(),
+                attendedBlocks(tables, prompt),
+                attended(prompt),
+                Math.min(before, prompt - 1),
+                Math.min(after, prompt),
+                prompt,
+                digest);
     }
 
     /** Whether windows have left {@link #attended} blocks behind. */

@@ -5,6 +5,7 @@ import baton.connectors.onesided.PeerNotification;
 import baton.connectors.onesided.PeerNotification.Completion;
 import baton.connectors.onesided.PeerNotification.Heartbeat;
 import baton.connectors.onesided.PeerNotification.Instance;
+import baton.connectors.onesided.PeerNotification.PushAccepted;
 import baton.connectors.onesided.PeerNotification.PushCancel;
 import baton.connectors.onesided.PeerNotification.PushDone;
 import baton.connectors.onesided.PeerNotification.PushFailed;
@@ -41,11 +42,12 @@ import org.msgpack.core.MessagePack;
  * Only between Baton instances:
  *
  * <pre>
+ * PUSH_ACCEPTED:{attempt}                                         PushAccepted
  * PUSH_PART:{attempt}:{first layer}:{end}:{first piece}:{end}     PushPart
  * PUSH_DONE:{attempt}:{prompt digest}:{block}={generation},...    PushDone
  * PUSH_FAILED:{attempt}                                           PushFailed
  * PUSH_CANCEL:{attempt}                                           PushCancel
- * PUSH_OVER:{request}:{notifications}                                   PushOver
+ * PUSH_OVER:{request}:{notifications}                             PushOver
  * </pre>
  *
  * Requests and attempts may have colons.
@@ -53,6 +55,7 @@ import org.msgpack.core.MessagePack;
 final class NixlNotification implements NotificationCodec {
     private static final String HEARTBEAT = "HB:";
     private static final String PUSH_REGISTRATION = "PUSH_REG:";
+    private static final String PUSH_ACCEPTED = "PUSH_ACCEPTED:";
     private static final String PUSH_PART = "PUSH_PART:";
     private static final String PUSH_DONE = "PUSH_DONE:";
     private static final String PUSH_FAILED = "PUSH_FAILED:";
@@ -68,6 +71,7 @@ final class NixlNotification implements NotificationCodec {
             case PushRegistration registration -> encode(registration);
             case Completion completion -> bytes(text(completion));
             case Heartbeat(List<String> ids) -> bytes(HEARTBEAT + String.join(",", ids));
+            case PushAccepted(String attempt) -> bytes(PUSH_ACCEPTED + attempt);
             case PushPart(String attempt, int firstLayer, int endLayer, int firstPiece, int endPiece) ->
                 bytes(PUSH_PART + attempt + ":" + firstLayer + ":" + endLayer + ":" + firstPiece + ":" + endPiece);
             case PushDone(String attempt, String prompt, int[] blocks, long[] generations) ->
@@ -103,6 +107,9 @@ final class NixlNotification implements NotificationCodec {
                         Arrays.stream(text.substring(HEARTBEAT.length()).split(","))
                                 .filter(id -> !id.isEmpty())
                                 .toList());
+            }
+            if (text.startsWith(PUSH_ACCEPTED)) {
+                return new PushAccepted(text.substring(PUSH_ACCEPTED.length()));
             }
             if (text.startsWith(PUSH_PART)) {
                 return readPart(text);

@@ -98,6 +98,7 @@ final class NixlScheduler implements SchedulerConnector {
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Lease> leases = new ArrayList<>();
     private final Set<String> abandoned = new LinkedHashSet<>();
+    private final List<PromptProgress> progress = new ArrayList<>();
     private long lastHeartbeat;
     private long lastComputed;
     private boolean workersBusy = true;
@@ -175,6 +176,9 @@ final class NixlScheduler implements SchedulerConnector {
                         && decodesElsewhere
                         && params.value("remote_block_ids").isPresent();
                 tracked.isForPeer = decodesElsewhere;
+                if (decodesElsewhere) {
+                    progress.add(tables.progress(request, new int[0], 0, 0, tracked.promptDigest(request)));
+                }
                 tracked.readerVersion = params.string("remote_vllm_version");
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
@@ -397,7 +401,6 @@ final class NixlScheduler implements SchedulerConnector {
         lastComputed =
                 step.requests().isEmpty() ? lastComputed : context.ticker().nanos();
         List<Integer> complete = new ArrayList<>();
-        List<PromptProgress> progress = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
             Tracked tracked = tracked(scheduled.request());
             if (tracked.received) {
@@ -410,21 +413,18 @@ final class NixlScheduler implements SchedulerConnector {
                 open(tracked, table, i, opened);
                 tracked.checksummedBlocks = Math.min(tracked.checksummedBlocks, i);
             }
+            // After a preemption the whole prompt may be in the prefix cache.
+            boolean begins = tracked.checksummedBlocks == 0;
             completeBlocks(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
-            if (tracked.isForPeer && scheduled.computedTokens() < prompt) {
-                progress.add(new PromptProgress(
-                        scheduled.request().id(),
-                        tables.attendedBlocks(table, prompt),
-                        tables.attended(prompt),
-                        scheduled.computedTokens(),
-                        Math.min(end, prompt),
-                        prompt,
-                        tracked.promptDigest(scheduled.request())));
-            } else if (tracked.isForPeer && !tracked.hasLeft && tables.haveLeft(table, prompt)) {
+            boolean computes = scheduled.computedTokens() < prompt;
+            if (tracked.isForPeer && !computes && !tracked.hasLeft && tables.haveLeft(table, prompt)) {
                 // Other requests write to blocks that windows have left, so it is not pushed any more.
                 tracked.hasLeft = true;
                 abandoned.add(scheduled.request().id());
+            } else if (tracked.isForPeer && (computes || begins)) {
+                String digest = tracked.promptDigest(scheduled.request());
+                progress.add(tables.progress(scheduled.request(), table, scheduled.computedTokens(), end, digest));
             }
         }
         NixlConnectorMetadata plan = new NixlConnectorMetadata(
@@ -438,7 +438,8 @@ final class NixlScheduler implements SchedulerConnector {
                 Set.copyOf(step.preempted()),
                 Set.copyOf(abandoned),
                 port(),
-                progress);
+                List.copyOf(progress));
+        progress.clear();
         allocations.clear();
         loads.clear();
         unused.clear();

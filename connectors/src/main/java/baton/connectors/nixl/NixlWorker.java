@@ -13,6 +13,7 @@ import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.PeerNotification;
 import baton.connectors.onesided.PeerNotification.Completion;
 import baton.connectors.onesided.PeerNotification.Heartbeat;
+import baton.connectors.onesided.PeerNotification.PushAccepted;
 import baton.connectors.onesided.PeerNotification.PushCancel;
 import baton.connectors.onesided.PeerNotification.PushDone;
 import baton.connectors.onesided.PeerNotification.PushFailed;
@@ -222,8 +223,8 @@ final class NixlWorker implements WorkerConnector {
             own.leases().open(lease.requestId(), now + lease.nanos());
         }
         own.loads().sideChannelPort(step.port());
-        step.abandoned().forEach(id -> own.leases().abandon(id, now));
         own.pushes().begin(step.progress(), step.preempted());
+        step.abandoned().forEach(id -> own.leases().abandon(id, now));
         for (LoadRequest load : step.loads()) {
             own.loads().start(load, now);
         }
@@ -354,6 +355,7 @@ final class NixlWorker implements WorkerConnector {
             case PushOver(Completion completion) -> own.leases().completePushEarly(completion, from, now);
             case PushRegistration registration -> own.pushes().register(registration, from);
             case PushCancel(String attempt) -> own.pushes().cancel(attempt, from);
+            case PushAccepted(String attempt) -> own.loads().onAccepted(attempt, from);
             case PushPart part -> own.loads().onPart(part, from);
             case PushDone done -> {
                 if (!own.loads().onDone(done, from)) {

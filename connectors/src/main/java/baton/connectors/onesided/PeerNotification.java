@@ -70,6 +70,9 @@ public sealed interface PeerNotification {
         }
     }
 
+    /** The request of a push that is registered again has come, so that the push will end. */
+    record PushAccepted(String attempt) implements PeerNotification {}
+
     /**
      * Some pieces of a load are written in the layers {@code [firstLayer, endLayer)}; arrives after them.
      *

@@ -37,6 +37,11 @@ public final class PullLoads extends LoadTable<PullLoad> {
         start(load.requestId(), new PullLoad(this, load, now));
     }
 
+    /** An answer that comes late is of no use. */
+    public void onAccepted(String attempt, String from) {
+        var _ = anyReceiver(push -> push.onAccepted(attempt, from));
+    }
+
     /** False if no load waits for that push. */
     public boolean onDone(PushDone done, String from) {
         return anyReceiver(push -> push.onDone(done, from));

@@ -30,6 +30,9 @@ final class PushReceiver implements Arrival {
     /** The number of a sample behind the random end of its request's id. */
     private static final Pattern SAMPLE = Pattern.compile("(-[0-9a-f]{8})-[0-9]{1,7}$");
 
+    /** Registrations in a row, of one lease, after which an owner that answers none of them does not push. */
+    private static final int MOST_UNANSWERED = 6;
+
     private final RankContext context;
     private final Outbox outbox;
     private final PeerEngine owner;
@@ -43,6 +46,9 @@ final class PushReceiver implements Arrival {
     private final Set<String> awaited = new HashSet<>();
 
     private long registered;
+    /** Registrations since the owner last notified that the push goes on. */
+    private int unanswered = 1;
+
     private Optional<PushDone> done = Optional.empty();
     private Optional<String> failure = Optional.empty();
     private OptionalLong gaveUp = OptionalLong.empty();
@@ -99,6 +105,13 @@ final class PushReceiver implements Arrival {
     }
 
     /** False if it is about another push. */
+    boolean onAccepted(String attempt, String from) {
+        boolean isMine = isAwaited(from, attempt);
+        unanswered = isMine ? 0 : unanswered;
+        return isMine;
+    }
+
+    /** False if it is about another push. */
     boolean onDone(PushDone notification, String from) {
         if (!isAwaited(from, notification.attempt())) {
             return false;
@@ -134,6 +147,7 @@ final class PushReceiver implements Arrival {
         if (!registration.attempt().equals(part.attempt())) {
             return;
         }
+        unanswered = 0;
         List<RemoteRank> ranks = owner.ranks();
         for (int source = 0; source < ranks.size(); source++) {
             if (ranks.get(source).peer().name().equals(from)) {
@@ -148,10 +162,10 @@ final class PushReceiver implements Arrival {
             failure = Optional.of("the peer is gone");
         }
         failure = failure.or(() -> stop);
+        registerAgain(now);
         if (failure.isPresent() && !awaited.isEmpty()) {
             giveUp(now);
         }
-        registerAgain(now);
         if (!awaited.isEmpty()) {
             return false;
         }
@@ -165,15 +179,22 @@ final class PushReceiver implements Arrival {
 
     /**
      * The end of the push, or the registration, may have been lost with its connection. The owner need not detect a repeated registration:
-     * with a permit, a second write does no harm.
+     * with a permit, a second write does no harm. An instance of Baton answers it once the prefill request has come.
      */
     private void registerAgain(long now) {
         if (permit.isEmpty()
                 || failure.isPresent()
+                || awaited.isEmpty()
                 || now - registered < context.settings().heartbeatInterval().toNanos()) {
             return;
         }
+        if (owner.isBaton() && unanswered >= MOST_UNANSWERED) {
+            failure = Optional.of("the prefill instance does not have the request, or does not reach this instance at "
+                    + registration.decode().host() + ":" + registration.decode().port());
+            return;
+        }
         registered = now;
+        unanswered++;
         for (RemoteRank rank : owner.ranks()) {
             if (awaited.contains(rank.peer().name())) {
                 outbox.notify(rank, registration);

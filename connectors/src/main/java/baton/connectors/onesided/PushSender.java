@@ -17,7 +17,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * A source is a request of this instance whose prompt is being computed, or was. A target is one rank of a decode instance that has
+ * A source is a request of this instance whose prompt is to be computed, or was. A target is one rank of a decode instance that has
  * registered a push. Either may come first; they match by the request's id, or by what both legs' ids have in common. It is not known
  * ahead whether a source will be pushed: until a target comes, each layer costs a look at the notifications.
  *
@@ -112,6 +112,7 @@ public final class PushSender {
         for (PushTarget target : targets) {
             if (target.isRegisteredAs(registration.attempt(), from)
                     && (!target.hasFailed() || registration.permit().isPresent())) {
+                target.accept();
                 return;
             }
             // Where one has failed, this is the next attempt; it is answered after that one.
@@ -169,7 +170,8 @@ public final class PushSender {
             PromptSource lost = sources.get(id);
             if (lost != null) {
                 targetsOf(lost).forEach(PushTarget::restart);
-                sources.remove(id);
+                lost.complete = 0;
+                lost.afterStep = 0;
             }
         }
     }

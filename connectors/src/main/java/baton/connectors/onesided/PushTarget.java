@@ -4,6 +4,7 @@ import baton.connectors.onesided.BlockMapping.Heads;
 import baton.connectors.onesided.BlockMapping.Piece;
 import baton.connectors.onesided.PeerEngine.RemoteRank;
 import baton.connectors.onesided.PeerNotification.Completion;
+import baton.connectors.onesided.PeerNotification.PushAccepted;
 import baton.connectors.onesided.PeerNotification.PushDone;
 import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushPart;
@@ -114,6 +115,13 @@ final class PushTarget extends Push {
                 .orElse(registeredId().equals(requestId) || registeredId().equals(RequestIdMap.commonId(requestId)));
     }
 
+    /** Answers a registration that has come again, if the request has come too. vLLM peers have no message for this. */
+    void accept() {
+        if (isBaton() && !hasFailed() && source().isPresent()) {
+            var _ = notify(new PushAccepted(registration.attempt()));
+        }
+    }
+
     /** Fails without a notification: the target does not wait for it. */
     void leaveAlone(String why) {
         leftAlone = true;
@@ -144,7 +152,7 @@ final class PushTarget extends Push {
 
     @Override
     protected Optional<String> late() {
-        return Optional.of("no such request has come in time");
+        return Optional.of("it has not ended in time");
     }
 
     @Override

@@ -12,6 +12,7 @@ import baton.connectors.onesided.PeerNotification;
 import baton.connectors.onesided.PeerNotification.Completion;
 import baton.connectors.onesided.PeerNotification.Heartbeat;
 import baton.connectors.onesided.PeerNotification.Instance;
+import baton.connectors.onesided.PeerNotification.PushAccepted;
 import baton.connectors.onesided.PeerNotification.PushCancel;
 import baton.connectors.onesided.PeerNotification.PushDone;
 import baton.connectors.onesided.PeerNotification.PushFailed;
@@ -188,6 +189,7 @@ class MessagesTest {
         same(
                 new PushDone(attempt, "f00d", new int[] {7, 0}, new long[] {1, Long.MAX_VALUE}),
                 text("PUSH_DONE:" + attempt + ":f00d:7=1,0=9223372036854775807"));
+        same(new PushAccepted(attempt), text("PUSH_ACCEPTED:" + attempt));
         same(new PushFailed(attempt), text("PUSH_FAILED:" + attempt));
         same(new PushCancel(attempt), text("PUSH_CANCEL:" + attempt));
         same(new PushOver(new Completion("cmpl-1:2-0", 4)), text("PUSH_OVER:cmpl-1:2-0:4"));
@@ -316,6 +318,7 @@ class MessagesTest {
                 text("PUSH_PART:r:0:1:2:3"),
                 text("PUSH_DONE:r:f00d:1=2,3=4"),
                 text("PUSH_OVER:r:1"),
+                text("PUSH_ACCEPTED:r"),
                 text("PUSH_CANCEL:r"));
         List<Consumer<byte[]>> readers = List.of(
                 NixlHandshake::readQuestion,
@@ -324,6 +327,7 @@ class MessagesTest {
                 Metadata::read,
                 CODEC::read,
                 Metadata::read,
+                CODEC::read,
                 CODEC::read,
                 CODEC::read,
                 CODEC::read,

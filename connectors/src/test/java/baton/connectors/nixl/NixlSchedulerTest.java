@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.connectors.onesided.BlockChecksums;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.LayerRegions;
+import baton.connectors.onesided.PromptProgress;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.SuspectPeers;
@@ -232,10 +233,10 @@ class NixlSchedulerTest {
             FakeKvRequest request = request("a", 20);
             other.onNewRequest(request);
             NixlConnectorMetadata first = step(other, new ScheduledRequest(request, new int[] {1, 2, 3, 4}, 0, 16));
-            assertThat(first.progress()).singleElement().satisfies(progress -> {
+            assertThat(first.progress()).extracting(PromptProgress::after).containsExactly(0, 16);
+            assertThat(first.progress().getLast()).satisfies(progress -> {
                 assertThat(progress.blocks()).containsExactly(4, 0);
                 assertThat(progress.ofGroups()).containsExactly(2);
-                assertThat(progress.after()).isEqualTo(16);
             });
             NixlConnectorMetadata last = step(other, new ScheduledRequest(request, new int[] {0, 0, 3, 4, 5}, 16, 4));
             assertThat(last.progress().getFirst().blocks()).containsExactly(4, 5);
@@ -302,6 +303,26 @@ class NixlSchedulerTest {
         assertThat(again.opened())
                 .containsExactly(new NixlConnectorMetadata.Opened(4, 2), new NixlConnectorMetadata.Opened(3, 2));
         assertThat(again.completed()).containsExactly(4, 3);
+    }
+
+    @Test
+    void aPreemptedPromptThatIsInThePrefixCacheIsPushedAgain() {
+        int[] table = {3, 4, 5, 6};
+        FakeKvRequest request = request("a", 9);
+        scheduler.onNewRequest(request);
+        scheduler.onAllocated(request, table, 0, 0);
+        step(Set.of(), new ScheduledRequest(request, table, 0, 9));
+        assertThat(step(Set.of(), new ScheduledRequest(request, table, 9, 1)).progress())
+                .isEmpty();
+        step(Set.of("a"));
+        scheduler.onAllocated(request, table, 12, 0);
+        assertThat(step(Set.of(), new ScheduledRequest(request, table, 12, 1)).progress())
+                .singleElement()
+                .satisfies(progress -> {
+                    assertThat(progress.blocks()).containsExactly(3, 4, 5);
+                    assertThat(progress.before()).isEqualTo(8);
+                    assertThat(progress.after()).isEqualTo(9);
+                });
     }
 
     @Test

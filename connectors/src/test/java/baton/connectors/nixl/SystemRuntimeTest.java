@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.connectors.DelegatingRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -17,6 +18,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -31,12 +33,15 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Two engines with everything real between them: agents, side channels, threads, time. */
 @Timeout(60)
 class SystemRuntimeTest {
     private static final int HEADS = 2;
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
+
+    private static final Duration LEASE = Duration.ofMillis(200);
 
     private final List<Measurement> measured = new ArrayList<>();
 
@@ -46,12 +51,15 @@ class SystemRuntimeTest {
     }
 
     private static KvTransferConfig config(String connector, String id) {
+        return builder(connector, id).build();
+    }
+
+    private static KvTransferConfig.Builder builder(String connector, String id) {
         return KvTransferConfig.builder(connector, KvRole.BOTH)
                 .engineId(id)
                 .extra("side_channel_port", 0)
                 .extra("side_channel_host", "127.0.0.1")
-                .extra("transfer_agent", "embedded")
-                .build();
+                .extra("transfer_agent", "embedded");
     }
 
     private static FakeEngine engine(
@@ -206,6 +214,44 @@ class SystemRuntimeTest {
             }
         }
         assertThat(measured).extracting(Measurement::name).doesNotContain("baton:kv_handoff_rejected");
+    }
+
+    /** Of requests sent to both instances at once. */
+    private enum Order {
+        PREFILL_NEVER_COMES,
+        PREFILL_CANNOT_CONNECT
+    }
+
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void aPushThatThePrefillInstanceDoesNotAnswerFails(Order order) {
+        int[] prompt = FakeKvRequest.counting(1, 40);
+        NixlConnector ofPrefill = new NixlConnector(
+                new SystemRuntime(),
+                handshake -> order == Order.PREFILL_CANNOT_CONNECT
+                        ? (peer, rank, timeout) -> handshake.ask(new PeerAddress(peer.host(), 1), rank, timeout)
+                        : handshake);
+        try (FakeEngine prefill = engine(ofPrefill, withLease("p"), 1, 16);
+                FakeEngine decode = engine(new NixlConnector(), withLease("d"), 1, 16)) {
+            JsonFields owner = prefill.scheduler().advertisedKvTransferParams().orElseThrow();
+            Running running = decode.admit(request("cmpl-r-0-0badcafe", prompt).withKvTransferParams(owner), 0);
+            FakeKvRequest asked = request("cmpl-r-0-deadbeef", prompt).withKvTransferParams(KEEP);
+            if (order == Order.PREFILL_CANNOT_CONNECT) {
+                Running first = prefill.admit(asked, 0);
+                prefill.step(new Share(first, 40));
+                prefill.end(first, RequestEnd.LENGTH);
+            }
+            until(() -> !running.isLoading(), decode, prefill);
+            assertThat(running.computedTokens()).isZero();
+            decode.end(running, RequestEnd.ABORTED);
+            until(() -> decode.usedBlocks() == 0 && prefill.usedBlocks() == 0, decode, prefill);
+        }
+    }
+
+    private static KvTransferConfig withLease(String id) {
+        return builder("NixlConnector", id)
+                .extra("kv_lease_duration", LEASE.toMillis() / 1000.0)
+                .build();
     }
 
     private static FakeKvRequest request(String id, int[] prompt) {

@@ -375,8 +375,12 @@ class WrittenBlocksTest {
     @Test
     void aVllmPeerGetsOnlyNotificationsThatVllmKnows() {
         net.vllmAnswers(true);
+        FakeKvRequest queued = atPrefill("cmpl-r-0-deadbeef", 9);
+        prefill.scheduler().onNewRequest(queued);
         Running running = registered("cmpl-r-0-0badcafe");
+        heartbeats(2);
         decode.end(running, RequestEnd.ABORTED);
+        prefill.scheduler().onFinished(queued, RequestEnd.ABORTED, new int[0]);
         steps(2);
         ticker.advance(Duration.ofSeconds(31));
         allBlocksAreBack();
@@ -898,14 +902,72 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aPushThatNeverComesEndsInTime() {
+    void aPushWhosePrefillRequestNeverComesFailsAfterALease() {
         Running running = registered("r");
-        ticker.advance(Duration.ofSeconds(479));
-        steps(2);
+        heartbeats(5);
         assertThat(running.isLoading()).isTrue();
-        ticker.advance(Duration.ofSeconds(2));
+        heartbeats(1);
         completes(running, 0);
         allBlocksAreBack();
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aPushIsAwaitedAsLongAsItsPrefillRequestWaits(boolean aborted) {
+        Running running = registered("cmpl-r-0-0badcafe");
+        heartbeats(3);
+        FakeKvRequest queued = atPrefill("cmpl-r-0-deadbeef", 9);
+        prefill.scheduler().onNewRequest(queued);
+        heartbeats(40);
+        assertThat(running.isLoading()).isTrue();
+        if (aborted) {
+            prefill.scheduler().onFinished(queued, RequestEnd.ABORTED, new int[0]);
+        } else {
+            Running first = prefill.admitAgain(queued, 0);
+            prefill.step(new Share(first, 9));
+            prefill.end(first, RequestEnd.LENGTH);
+        }
+        completes(running, aborted ? 0 : 8);
+        allBlocksAreBackAndNothingIsRejected();
+    }
+
+    /** The abort of a prompt that lost its blocks comes while it waits for others. */
+    @Test
+    void anAbortedPreemptedPromptEndsThePush() {
+        Running running = registered("r");
+        FakeKvRequest request = atPrefill("r", 9);
+        Running first = prefill.admit(request, 0);
+        prefill.step(new Share(first, 6));
+        prefill.free(first);
+        prefill.step(Set.of("r"));
+        heartbeats(10);
+        assertThat(running.isLoading()).isTrue();
+        prefill.scheduler().onFinished(request, RequestEnd.ABORTED, new int[0]);
+        completes(running, 0);
+        allBlocksAreBack();
+    }
+
+    private void heartbeats(int count) {
+        for (int i = 0; i < count; i++) {
+            ticker.advance(Duration.ofSeconds(5));
+            steps(1);
+        }
+    }
+
+    @Test
+    void aPushOfWhichThePrefillInstanceCannotReachTheDecodeInstanceFailsAfterALease() {
+        Running running = atOnce("r");
+        step(decode);
+        step(decode);
+        net.sideChannelsDown(true);
+        prefills("r");
+        heartbeats(5);
+        assertThat(running.isLoading()).isTrue();
+        heartbeats(1);
+        completes(running, 0);
+        allBlocksAreBack();
+        net.sideChannelsDown(false);
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
     @Test

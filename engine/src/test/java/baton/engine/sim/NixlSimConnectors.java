@@ -60,8 +60,6 @@ final class NixlSimConnectors extends OneSidedSimConnectors {
                 0.15,
                 "handshake_timeout",
                 0.05,
-                "push_registration_timeout",
-                0.2,
                 "engine_ttl",
                 random.nextBoolean() ? 0.03 : 0);
     }
