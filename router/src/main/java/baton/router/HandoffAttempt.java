@@ -122,6 +122,11 @@ final class HandoffAttempt {
         this.counted = counted;
     }
 
+    /** Whether a prefill instance has the prompt and has not answered. */
+    boolean isPrefilling() {
+        return prefillLeg != null;
+    }
+
     /** After this one: another prefill instance for the same decode instance. */
     HandoffAttempt withPrefill(Target other) {
         HandOver by = handOver();

@@ -544,7 +544,7 @@ final class ProxiedRequest {
         }
         RequestPause current = pause.orElseGet(() -> new RequestPause(this, failure.kind()));
         pause = Optional.of(current);
-        current.failed(failure);
+        current.failed(failure, attempt != null && attempt.isPrefilling());
         return current;
     }
 

@@ -17,8 +17,11 @@ final class RequestPause {
     /** Instances of a role that fail with the request. */
     private static final int MOST_FAILURES = 3;
 
-    /** Decode instances that fail with a whole answer, of which no byte says how far it has come. */
-    private static final int MOST_FAILURES_OF_WHOLE = 8;
+    /**
+     * Decode instances that fail with a whole answer, of which no byte says how far it has come, or while a prefill instance computes the prompt, so that they
+     * have computed nothing of the request.
+     */
+    private static final int MOST_INNOCENT_FAILURES = 8;
 
     /** Connections that cannot be made. An instance that is up again by its health probe is tried again. */
     private static final int MOST_UNCONNECTED = 32;
@@ -32,6 +35,7 @@ final class RequestPause {
     private final Kind reason;
     private final long since;
     private final Map<Role, Integer> failures = new EnumMap<>(Role.class);
+    private int failuresBeforePrompt;
     private int unconnected;
     private long looks;
     private boolean waits;
@@ -43,14 +47,21 @@ final class RequestPause {
         this.since = request.report().now();
     }
 
-    void failed(UpstreamFailure failure) {
+    /** @param isPrefilling whether a prefill instance had the prompt at the time */
+    void failed(UpstreamFailure failure, boolean isPrefilling) {
         waits = false;
         switch (failure.kind()) {
             case LOST, TIMEOUT -> {
-                Role role = failure.instance().role();
-                failures.merge(role, 1, Integer::sum);
-                if (role == Role.DECODE) {
-                    failures.remove(Role.PREFILL);
+                switch (failure.instance().role()) {
+                    case PREFILL -> failures.merge(Role.PREFILL, 1, Integer::sum);
+                    case DECODE -> {
+                        if (isPrefilling) {
+                            failuresBeforePrompt++;
+                        } else {
+                            failures.merge(Role.DECODE, 1, Integer::sum);
+                        }
+                        failures.remove(Role.PREFILL);
+                    }
                 }
                 looks = 0;
             }
@@ -62,13 +73,13 @@ final class RequestPause {
     /** How many more instances of that role may fail with the request. */
     int left(Role role) {
         boolean isWhole = role == Role.DECODE && request.position().isEmpty();
-        int most = unconnected >= MOST_UNCONNECTED ? 0 : isWhole ? MOST_FAILURES_OF_WHOLE : MOST_FAILURES;
-        return most - failures.getOrDefault(role, 0);
+        boolean mayFail = unconnected < MOST_UNCONNECTED && failuresBeforePrompt < MOST_INNOCENT_FAILURES;
+        return (!mayFail ? 0 : isWhole ? MOST_INNOCENT_FAILURES : MOST_FAILURES) - failures.getOrDefault(role, 0);
     }
 
     /** Whether an instance has had the request. */
     boolean isLoss() {
-        return looks > 0 || !failures.isEmpty();
+        return looks > 0 || failuresBeforePrompt > 0 || !failures.isEmpty();
     }
 
     /**

@@ -146,6 +146,19 @@ class PushFlowTest {
     }
 
     @Test
+    void eightDecodeInstancesMayFailWithAPromptThatIsBeingComputed() throws Exception {
+        prefill.ahead = tells("engine-1");
+        hold(prefill);
+        decode.behaviour = (_, response) -> response.reset();
+        Router router = router(List.of(prefill), List.of(decode));
+        Await.until("its address is known", RouterFixture.SOON, () -> asked(router, "told") == 1);
+
+        assertThat(fixture.post(router, "{\"prompt\":[1,2],\"stream\":true}").statusCode())
+                .isEqualTo(502);
+        assertThat(decode.received).hasSize(8);
+    }
+
+    @Test
     void bothLegsOfTheFirstRequestAreSentAtOnceAfterAConnectorAddressQuery() throws Exception {
         prefill.ahead = tells("engine-7");
         decode.ahead = tells("engine-9");

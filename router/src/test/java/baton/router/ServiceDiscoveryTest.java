@@ -9,6 +9,7 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URI;
 import java.time.Duration;
@@ -209,7 +210,8 @@ class ServiceDiscoveryTest {
     @ParameterizedTest
     @ValueSource(strings = {"[::1]:53", "::1:53", "0:0:0:0:0:0:0:1:53"})
     void aDnsServerMayHaveAnIpv6Address(String server) {
-        assertThat(Discovery.Settings.server("dns server", server)).isEqualTo(new InetSocketAddress("::1", 53));
+        assertThat(Discovery.Settings.server("dns server", server))
+                .isEqualTo(new InetSocketAddress(InetAddress.ofLiteral("::1"), 53));
     }
 
     @ParameterizedTest
