@@ -217,7 +217,7 @@ class SystemRuntimeTest {
     }
 
     /** Of requests sent to both instances at once. */
-    private enum Order {
+    enum Order {
         PREFILL_NEVER_COMES,
         PREFILL_CANNOT_CONNECT
     }
