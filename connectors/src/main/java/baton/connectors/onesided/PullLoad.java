@@ -4,6 +4,7 @@ import baton.connectors.onesided.PeerEngine.RemoteRank;
 import baton.kv.KvDigest;
 import baton.transfer.TransferException;
 import java.time.Duration;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -174,7 +175,9 @@ final class PullLoad extends Load {
                 reads.map(BlockReads::digests).orElseGet(() -> new PieceDigests(context, map, source.digest()));
         try {
             // First, as it may fail: after that nothing may read the blocks.
-            BlockCheck begun = new BlockCheck(context, map, source, digests, remaining(now));
+            Duration read =
+                    Collections.min(List.of(remaining(now), context.settings().transferTimeout()));
+            BlockCheck begun = new BlockCheck(context, map, source, digests, read);
             push.ifPresent(pushed -> {
                 digests.take(pushed.checksums());
                 digests.digest(0, map.pieces().size());
