@@ -13,11 +13,12 @@ import baton.transfer.TransferAgent.Span;
 import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.Arrays;
-import java.util.HashSet;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
-import java.util.Set;
 import java.util.regex.Pattern;
 
 /**
@@ -42,12 +43,13 @@ final class PushReceiver implements Arrival {
     private final Optional<Permit> permit;
 
     private final ArrivalChecksums checksums;
-    /** Names of the owner's agents that have not notified the end of the push. */
-    private final Set<String> awaited = new HashSet<>();
+    /**
+     * Names of the owner's agents that have not notified the end of the push, each with the registrations since it last notified that the push
+     * goes on.
+     */
+    private final Map<String, Integer> awaited = new HashMap<>();
 
     private long registered;
-    /** Registrations since the owner last notified that the push goes on. */
-    private int unanswered = 1;
 
     private Optional<PushDone> done = Optional.empty();
     private Optional<String> failure = Optional.empty();
@@ -85,7 +87,7 @@ final class PushReceiver implements Arrival {
                 new Instance(source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
                 context.self().pipelineParallelSize(),
                 permit.map(given -> OptionalLong.of(given.token())).orElseGet(OptionalLong::empty));
-        owner.ranks().forEach(rank -> awaited.add(rank.peer().name()));
+        owner.ranks().forEach(rank -> awaited.put(rank.peer().name(), 1));
     }
 
     /** Sends the registration to the owner for the first time. */
@@ -107,7 +109,9 @@ final class PushReceiver implements Arrival {
     /** False if it is about another push. */
     boolean onAccepted(String attempt, String from) {
         boolean isMine = isAwaited(from, attempt);
-        unanswered = isMine ? 0 : unanswered;
+        if (isMine) {
+            awaited.put(from, 0);
+        }
         return isMine;
     }
 
@@ -132,7 +136,7 @@ final class PushReceiver implements Arrival {
     }
 
     private boolean isAwaited(String from, String attempt) {
-        return awaited.contains(from) && registration.attempt().equals(attempt);
+        return awaited.containsKey(from) && registration.attempt().equals(attempt);
     }
 
     /** The end of a push from a vLLM peer; a Baton instance sends {@link PushDone}. False if it is not about this push. */
@@ -140,14 +144,14 @@ final class PushReceiver implements Arrival {
         boolean isDone = !owner.isBaton()
                 && completion.requestId().equals(registration.requestId())
                 && completion.notifications() == load.source().tensorParallelSize();
-        return isDone && awaited.remove(from);
+        return isDone && awaited.remove(from) != null;
     }
 
     void onPart(PushPart part, String from) {
         if (!registration.attempt().equals(part.attempt())) {
             return;
         }
-        unanswered = 0;
+        awaited.replace(from, 0);
         List<RemoteRank> ranks = owner.ranks();
         for (int source = 0; source < ranks.size(); source++) {
             if (ranks.get(source).peer().name().equals(from)) {
@@ -188,15 +192,15 @@ final class PushReceiver implements Arrival {
                 || now - registered < context.settings().heartbeatInterval().toNanos()) {
             return;
         }
-        if (owner.isBaton() && unanswered >= MOST_UNANSWERED) {
+        if (owner.isBaton() && Collections.max(awaited.values()) >= MOST_UNANSWERED) {
             failure = Optional.of("the prefill instance does not have the request, or does not reach this instance at "
                     + registration.decode().host() + ":" + registration.decode().port());
             return;
         }
         registered = now;
-        unanswered++;
+        awaited.replaceAll((_, unanswered) -> unanswered + 1);
         for (RemoteRank rank : owner.ranks()) {
-            if (awaited.contains(rank.peer().name())) {
+            if (awaited.containsKey(rank.peer().name())) {
                 outbox.notify(rank, registration);
             }
         }
