@@ -26,8 +26,6 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(30)
 class WaitingRequestsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
-    private static final String WAITS = "baton:router_instance_waits_total{role=\"%s\"}";
-    private static final String UP = "baton:router_instances_up{role=\"%s\"}";
     private static final String RUNNING = "baton:router_requests_running";
 
     private final RouterFixture fixture = new RouterFixture();
@@ -75,12 +73,17 @@ class WaitingRequestsTest {
 
     private void awaitWaits(Router router, String role, int requests) {
         Await.until(
-                "requests wait", RouterFixture.SOON, () -> fixture.metric(router, WAITS.formatted(role)) >= requests);
+                "requests wait",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instance_waits_total{role=\"%s\"}".formatted(role))
+                        >= requests);
     }
 
     private void awaitUp(Router router, String role, int instances) {
         Await.until(
-                "instances are up", RouterFixture.SOON, () -> fixture.metric(router, UP.formatted(role)) == instances);
+                "instances are up",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"%s\"}".formatted(role)) == instances);
     }
 
     @ParameterizedTest
