@@ -128,7 +128,7 @@ final class ProxiedFleet implements AutoCloseable {
                 yield redis.port();
             }
             case LMCACHE_KV_SERVER, OFFLOADING_KV_SERVER -> {
-                Instance server = instances.kvServer("kv-server of " + way, "1G");
+                Instance server = instances.kvServer("kv-server of " + way, "256M");
                 open.push(server::kill);
                 servers.add(server);
                 yield server.url().getPort();
