@@ -1,13 +1,20 @@
 package baton.messages;
 
 import java.io.IOException;
+import java.math.BigInteger;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
+import org.msgpack.core.MessagePacker;
 
 /** Writes a msgpack message. */
 @FunctionalInterface
 public interface MsgpackWriter {
     void write(MessageBufferPacker packer) throws IOException;
+
+    /** Packs an unsigned number of 64 bits. */
+    static void unsigned(MessagePacker packer, long number) throws IOException {
+        packer.packBigInteger(new BigInteger(Long.toUnsignedString(number)));
+    }
 
     /** The bytes of a message. */
     static byte[] bytes(MsgpackWriter message) {

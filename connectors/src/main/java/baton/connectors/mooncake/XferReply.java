@@ -2,12 +2,12 @@ package baton.connectors.mooncake;
 
 import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
+import baton.messages.MsgpackWriter;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 
 /**
  * A prefill rank's answer to an {@link XferRequest}, or a part of it: vLLM's {@code MooncakeXferResponse}, a msgpack map.
@@ -81,7 +81,7 @@ record XferReply(
     }
 
     byte[] encode() {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+        return MsgpackWriter.bytes(packer -> {
             packer.packMapHeader(1
                     + (ok.isEmpty() ? 0 : 1)
                     + (failed.isEmpty() ? 0 : 1)
@@ -112,10 +112,7 @@ record XferReply(
                     packer.packLong(Integer.toUnsignedLong(checksum));
                 }
             }
-            return packer.toByteArray();
-        } catch (IOException e) {
-            throw new AssertionError("a buffer can be written to", e);
-        }
+        });
     }
 
     private static void texts(MessageBufferPacker packer, String name, List<String> texts) throws IOException {

@@ -2,8 +2,8 @@ package baton.connectors.mooncake;
 
 import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
+import baton.messages.MsgpackWriter;
 import java.io.IOException;
-import java.math.BigInteger;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -11,7 +11,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 
 /**
  * A decode rank asks a prefill rank to write prompts into its blocks: vLLM's {@code MooncakeXferMetadata}, a msgpack map
@@ -83,7 +82,7 @@ record XferRequest(
     }
 
     byte[] encode() {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+        return MsgpackWriter.bytes(packer -> {
             packer.packMapHeader(8
                     + (regions.isEmpty() ? 0 : 5)
                     + (ppSize == 1 ? 0 : 1)
@@ -135,13 +134,11 @@ record XferRequest(
                 packer.writePayload(own.get().agent());
                 packer.packString("stop").packInt(own.get().stop() ? 1 : 0);
                 if (permit != 0) {
-                    packer.packString("permit").packBigInteger(new BigInteger(Long.toUnsignedString(permit)));
+                    packer.packString("permit");
+                    MsgpackWriter.unsigned(packer, permit);
                 }
             }
-            return packer.toByteArray();
-        } catch (IOException e) {
-            throw new AssertionError("a buffer can be written to", e);
-        }
+        });
     }
 
     /** Writes a field of a region. */

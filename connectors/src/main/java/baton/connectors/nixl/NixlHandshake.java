@@ -14,7 +14,6 @@ import baton.messages.MsgpackReader;
 import baton.messages.MsgpackWriter;
 import baton.messages.PeerSecret;
 import java.io.IOException;
-import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Collections;
@@ -349,7 +348,7 @@ final class NixlHandshake {
             packer.packString("pp_size").packInt(pipelineParallelSize);
             if (checksums.isPresent()) {
                 packer.packString(digest.isPresent() ? "digests" : "seals");
-                unsigned(packer, checksums.get().address());
+                MsgpackWriter.unsigned(packer, checksums.get().address());
             }
             if (digest.isPresent()) {
                 packer.packString("digest").packString(digest.get());
@@ -555,7 +554,7 @@ final class NixlHandshake {
     private static void numbers(MessageBufferPacker packer, String name, long[] numbers) throws IOException {
         packer.packString(name).packArrayHeader(numbers.length);
         for (long number : numbers) {
-            unsigned(packer, number);
+            MsgpackWriter.unsigned(packer, number);
         }
     }
 
@@ -570,9 +569,5 @@ final class NixlHandshake {
         for (String text : texts.get()) {
             packer.packString(text);
         }
-    }
-
-    private static void unsigned(MessageBufferPacker packer, long number) throws IOException {
-        packer.packBigInteger(new BigInteger(Long.toUnsignedString(number)));
     }
 }

@@ -14,8 +14,8 @@ import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
+import baton.messages.MsgpackWriter;
 import java.io.IOException;
-import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -27,7 +27,6 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
-import org.msgpack.core.MessagePack;
 
 /**
  * Notifications in the form of vLLM's NIXL connector ({@code nixl/pull_worker.py}, {@code nixl/push_worker.py}): texts and, for the
@@ -204,7 +203,7 @@ final class NixlNotification implements NotificationCodec {
      */
 
     private static byte[] encode(PushRegistration registration) {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+        return MsgpackWriter.bytes(packer -> {
             packer.writePayload(PUSH_REGISTRATION.getBytes(StandardCharsets.US_ASCII));
             packer.packMapHeader(registration.permit().isPresent() ? 12 : 11)
                     .packString("request_id")
@@ -223,14 +222,10 @@ final class NixlNotification implements NotificationCodec {
             packer.packString("remote_tp_size").packInt(registration.prefill().tensorParallelSize());
             packer.packString("remote_pp_size").packInt(registration.prefillPipelineSize());
             if (registration.permit().isPresent()) {
-                packer.packString("baton_permit")
-                        .packBigInteger(new BigInteger(
-                                Long.toUnsignedString(registration.permit().getAsLong())));
+                packer.packString("baton_permit");
+                MsgpackWriter.unsigned(packer, registration.permit().getAsLong());
             }
-            return packer.toByteArray();
-        } catch (IOException e) {
-            throw new AssertionError("memory takes what is written", e);
-        }
+        });
     }
 
     private static void pack(MessageBufferPacker packer, String prefix, Instance instance) throws IOException {

@@ -5,7 +5,6 @@ import baton.kv.ConfigException;
 import baton.kv.KvEvent;
 import baton.messages.MsgpackWriter;
 import java.io.IOException;
-import java.math.BigInteger;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -136,7 +135,7 @@ public record KvEventCodec(Hashes hashes) {
                 if (hash.d() >= 0) {
                     out.packLong(hash.d());
                 } else {
-                    out.packBigInteger(new BigInteger(Long.toUnsignedString(hash.d())));
+                    MsgpackWriter.unsigned(out, hash.d());
                 }
             }
             case BYTES -> {

@@ -99,8 +99,7 @@ public final class RegistryClient implements AutoCloseable {
             if ((cause instanceof IOException || cause instanceof TimeoutException) && attempts > 1) {
                 Executor later = CompletableFuture.delayedExecutor(
                         BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
-                return CompletableFuture.supplyAsync(() -> question, later)
-                        .thenCompose(again -> ask(name, again, attempts - 1));
+                return CompletableFuture.runAsync(() -> {}, later).thenCompose(_ -> ask(name, question, attempts - 1));
             }
             return CompletableFuture.failedFuture(
                     cause instanceof MessageException
@@ -114,7 +113,8 @@ public final class RegistryClient implements AutoCloseable {
         });
     }
 
-    private static Throwable cause(Throwable failure) {
+    /** Without the exception that a future puts around it. */
+    public static Throwable cause(Throwable failure) {
         return failure instanceof CompletionException wrapped && wrapped.getCause() != null
                 ? wrapped.getCause()
                 : failure;

@@ -6,6 +6,7 @@ import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.messages.SideChannel;
+import baton.messages.http.RegistryClient;
 import baton.messages.http.RegistryServer.Answer;
 import baton.messages.http.RegistryServer.Handler;
 import baton.messages.http.RegistryServer.Request;
@@ -61,9 +62,7 @@ final class SealedRegistry implements AutoCloseable {
     CompletableFuture<String> ask(PeerAddress registry, String name, String body, Duration timeout) {
         return channel.ask(registry.host(), registry.port(), List.of(bytes(name), bytes(body)), timeout)
                 .exceptionallyCompose(failure -> {
-                    Throwable cause = failure instanceof CompletionException wrapped && wrapped.getCause() != null
-                            ? wrapped.getCause()
-                            : failure;
+                    Throwable cause = RegistryClient.cause(failure);
                     // HTTP servers wait for the rest of what they take for a request.
                     return CompletableFuture.failedFuture(new IOException(
                             cause.getMessage() + "; is it a registry with the same kv_auth_secret_file?", cause));

@@ -105,21 +105,21 @@ class P2pMessagesTest {
 
     @Test
     void missingAndInvalidFieldsAreNamed() {
-        assertRefused(P2pMessage::decode, bytes(p -> p.packMapHeader(0)), "message.cmd", "missing");
+        assertRefused(P2pMessage::decode, MsgpackWriter.bytes(p -> p.packMapHeader(0)), "message.cmd", "missing");
         assertRefused(
                 P2pMessage::decode,
-                bytes(p -> p.packMapHeader(1).packString("cmd").packString("DROP TABLE")),
+                MsgpackWriter.bytes(p -> p.packMapHeader(1).packString("cmd").packString("DROP TABLE")),
                 "message.cmd",
                 "'DROP TABLE'",
                 "NEW, PUT or GET");
         assertRefused(
                 P2pMessage::decode,
-                bytes(p -> p.packMapHeader(1).packString("cmd").packInt(7)),
+                MsgpackWriter.bytes(p -> p.packMapHeader(1).packString("cmd").packInt(7)),
                 "message.cmd",
                 "not a text");
         assertRefused(
                 P2pMessage::decode,
-                bytes(p -> p.packMapHeader(1).packString("cmd").packString("GET")),
+                MsgpackWriter.bytes(p -> p.packMapHeader(1).packString("cmd").packString("GET")),
                 "message.tensor_id",
                 "missing");
         assertRefused(P2pMessage::decode, new Get("x".repeat(1025)).encode(), "message.tensor_id", "1025 characters");
@@ -133,11 +133,11 @@ class P2pMessagesTest {
         assertRefused(PutReply::decode, new byte[] {'0', '0'}, "answer to PUT", "2 bytes");
         assertRefused(
                 GetReply::decode,
-                bytes(p -> p.packMapHeader(1).packString("ret").packInt(0)),
+                MsgpackWriter.bytes(p -> p.packMapHeader(1).packString("ret").packInt(0)),
                 "answer to GET.dtype");
         assertRefused(
                 Registration::decode,
-                bytes(p -> p.packMapHeader(3)
+                MsgpackWriter.bytes(p -> p.packMapHeader(3)
                         .packString("type")
                         .packString("X")
                         .packString("http_address")
@@ -251,10 +251,6 @@ class P2pMessagesTest {
         assertThatThrownBy(() -> decoder.apply(message))
                 .isInstanceOf(InvalidFieldException.class)
                 .hasMessageContainingAll(parts);
-    }
-
-    private static byte[] bytes(MsgpackWriter message) {
-        return MsgpackWriter.bytes(message);
     }
 
     private static byte[] captured(String side, String after) throws IOException {
