@@ -51,10 +51,10 @@ import org.slf4j.LoggerFactory;
  * <h2>Failure and retry</h2>
  * The client gets nothing before the first byte (for server-sent events: the first whole event) of the decode leg's answer. Until then
  * a failed leg is sent to another instance, by another attempt: prefill once for each decode instance, decode as long as there are untried instances. A request
- * that has lost its instances waits for others and is placed anew ({@link RequestPause}). After that the request is not sent again, as the client would get
- * tokens twice: the answer ends with an error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are
- * closed at once. If configured so, a prompt that no prefill instance computes is left to the decode instance. A stream whose instance sends token ids continues
- * at another instance: see {@link StreamContinuation}.
+ * that has lost its instances waits for others and is placed anew ({@link RequestPause}). After the first byte the request is not sent again, as the client
+ * would get tokens twice: the answer ends with an error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are
+ * closed at once. If configured so, a prompt that no prefill instance computes is left to the decode instance. A stream with token ids continues at
+ * another instance: see {@link StreamContinuation}.
  *
  * <h2>Concurrency</h2>
  * Confined to the event loop of the client's connection; the {@link BodyWorker} reads and builds large bodies beside it. Results
@@ -385,7 +385,8 @@ final class ProxiedRequest {
         if (decodeAnswers(failure.reason())) {
             return;
         }
-        boolean mayRetry = note(failure).left(Role.PREFILL) > 0 && !prefillRetried;
+        RequestPause current = note(failure);
+        boolean mayRetry = current.failuresLeft(Role.PREFILL) > 0 && !prefillRetried;
         HandoffAttempt failed = begun();
         Instance decode = failed.decode().instance();
         Optional<Target> other = mayRetry
@@ -404,20 +405,20 @@ final class ProxiedRequest {
             report.prefilledLocally(LocalPrefillReason.FAILED, "");
             begin(failed.withoutPrefill(flow().idWithoutHandoff(id)));
         } else {
-            failed(failure, Outcome.PREFILL_FAILED);
+            waitOrFail(failure, current, Outcome.PREFILL_FAILED);
         }
     }
 
     /** No other instance gets the leg. If an instance has had the request, this waits until it can be placed anew. */
-    private void failed(UpstreamFailure failure, Outcome outcome) {
+    private void waitOrFail(UpstreamFailure failure, RequestPause current, Outcome outcome) {
         begun().end();
         Role role = failure.instance().role();
         boolean mayBePrefilled = role == Role.DECODE && begun().prefill().isPresent();
         boolean waits = failure.kind() != Kind.TIMEOUT
                 && failure.kind() != Kind.ANSWER
-                && pause.filter(current -> current.left(role) > 0 && (current.isLoss() || mayBePrefilled))
-                        .filter(current -> current.lookAgain(role, again))
-                        .isPresent();
+                && current.failuresLeft(role) > 0
+                && (current.isLoss() || mayBePrefilled)
+                && current.lookAgain(role, again);
         if (!waits) {
             answerError(failure.status(), failure.describe(), outcome);
         }
@@ -444,7 +445,7 @@ final class ProxiedRequest {
                 () -> answerError(failure.status(), failure.describe(), Outcome.DECODE_BROKEN));
     }
 
-    /** Whether another instance would continue the stream, or serve a request whose instance does not answer its health probe either. */
+    /** Whether another instance would continue the stream, or would serve the request, if its instance also fails the health probe. */
     boolean canContinueElsewhere() {
         Instance own = begun().decode().instance();
         return report.hasFirstByte()
@@ -470,11 +471,12 @@ final class ProxiedRequest {
     void continued() {
         pause.ifPresent(over -> {
             over.ends(ContinuationOutcome.CONTINUED);
-            dropBodies();
+            answering();
         });
     }
 
-    private void dropBodies() {
+    /** An instance answers: the pause is over, and nothing is kept for another attempt. */
+    private void answering() {
         pause = Optional.empty();
         again = () -> {};
         begun().dropBodies();
@@ -487,7 +489,8 @@ final class ProxiedRequest {
     /** The request goes to another decode instance. */
     void failedBeforeFirstByte(UpstreamFailure failure) {
         // A slow instance may be computing a long answer.
-        boolean mayRetry = note(failure).left(Role.DECODE) > 0
+        RequestPause current = note(failure);
+        boolean mayRetry = current.failuresLeft(Role.DECODE) > 0
                 && (failure.kind() != Kind.TIMEOUT || !failure.instance().isUp());
         HandoffAttempt failed = begun();
         Optional<Target> other = mayRetry
@@ -496,7 +499,7 @@ final class ProxiedRequest {
                         .map(this::chosen)
                 : Optional.empty();
         if (other.isEmpty()) {
-            failed(failure, Outcome.DECODE_FAILED);
+            waitOrFail(failure, current, Outcome.DECODE_FAILED);
             return;
         }
         Instance instance = other.get().instance();
@@ -544,7 +547,7 @@ final class ProxiedRequest {
         }
         RequestPause current = pause.orElseGet(() -> new RequestPause(this, failure.kind()));
         pause = Optional.of(current);
-        current.failed(failure, attempt != null && attempt.isPrefilling());
+        current.failed(failure, begun().isPrefilling());
         return current;
     }
 
@@ -595,7 +598,7 @@ final class ProxiedRequest {
     /** The answer begins. */
     void begins() {
         addHeaders();
-        dropBodies();
+        answering();
     }
 
     /** Adds the router's own headers to the answer. */

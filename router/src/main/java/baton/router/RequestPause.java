@@ -6,22 +6,20 @@ import baton.router.upstream.Instance.Role;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
 import java.time.Duration;
-import java.util.EnumMap;
-import java.util.Map;
 
 /**
  * From a failed leg of a request to the next byte of its answer. Instances that fail with a request one after the other may fail because of it, so only a few
  * get it. As long as no instance is left, the request waits. Confined to the request's event loop.
  */
 final class RequestPause {
-    /** Instances of a role that fail with the request. */
+    /** Failures of instances of a role that may be attributed to the request. */
     private static final int MOST_FAILURES = 3;
 
     /**
-     * Decode instances that fail with a whole answer, of which no byte says how far it has come, or while a prefill instance computes the prompt, so that they
-     * have computed nothing of the request.
+     * Failures of decode instances that cannot be attributed to the request: the progress of a whole answer is not visible, and while a prefill instance
+     * computes the prompt, decode has computed nothing.
      */
-    private static final int MOST_INNOCENT_FAILURES = 8;
+    private static final int MOST_UNATTRIBUTED_FAILURES = 8;
 
     /** Connections that cannot be made. An instance that is up again by its health probe is tried again. */
     private static final int MOST_UNCONNECTED = 32;
@@ -34,7 +32,8 @@ final class RequestPause {
     private final ProxiedRequest request;
     private final Kind reason;
     private final long since;
-    private final Map<Role, Integer> failures = new EnumMap<>(Role.class);
+    private int prefillFailures;
+    private int decodeFailures;
     private int failuresBeforePrompt;
     private int unconnected;
     private long looks;
@@ -52,18 +51,18 @@ final class RequestPause {
         waits = false;
         switch (failure.kind()) {
             case LOST, TIMEOUT -> {
+                looks = 0;
                 switch (failure.instance().role()) {
-                    case PREFILL -> failures.merge(Role.PREFILL, 1, Integer::sum);
+                    case PREFILL -> prefillFailures++;
                     case DECODE -> {
+                        prefillFailures = 0;
                         if (isPrefilling) {
                             failuresBeforePrompt++;
                         } else {
-                            failures.merge(Role.DECODE, 1, Integer::sum);
+                            decodeFailures++;
                         }
-                        failures.remove(Role.PREFILL);
                     }
                 }
-                looks = 0;
             }
             case CONNECT -> unconnected++;
             case REFUSED, ANSWER, CLIENT_STALLED, LEAVING, BALANCE -> {}
@@ -71,15 +70,29 @@ final class RequestPause {
     }
 
     /** How many more instances of that role may fail with the request. */
-    int left(Role role) {
-        boolean isWhole = role == Role.DECODE && request.position().isEmpty();
-        boolean mayFail = unconnected < MOST_UNCONNECTED && failuresBeforePrompt < MOST_INNOCENT_FAILURES;
-        return (!mayFail ? 0 : isWhole ? MOST_INNOCENT_FAILURES : MOST_FAILURES) - failures.getOrDefault(role, 0);
+    int failuresLeft(Role role) {
+        if (unconnected >= MOST_UNCONNECTED || failuresBeforePrompt >= MOST_UNATTRIBUTED_FAILURES) {
+            return 0;
+        }
+        return switch (role) {
+            case PREFILL -> MOST_FAILURES - prefillFailures;
+            case DECODE -> (request.position().isEmpty() ? MOST_UNATTRIBUTED_FAILURES : MOST_FAILURES) - decodeFailures;
+        };
     }
 
     /** Whether an instance has had the request. */
     boolean isLoss() {
-        return looks > 0 || failuresBeforePrompt > 0 || !failures.isEmpty();
+        return looks + prefillFailures + decodeFailures + failuresBeforePrompt > 0;
+    }
+
+    /** How long the request waits for an instance. */
+    Duration longestWait() {
+        return request.context()
+                .config()
+                .limits()
+                .continueAfter()
+                .orElse(Duration.ZERO)
+                .multipliedBy(WAITS);
     }
 
     /**
@@ -90,8 +103,7 @@ final class RequestPause {
      * @return false if the request has waited for too long
      */
     boolean lookAgain(Role lacking, Runnable look) {
-        Duration silence = request.context().config().limits().continueAfter().orElse(Duration.ZERO);
-        if (looks * LOOK_AGAIN_MILLIS >= WAITS * silence.toMillis()) {
+        if (looks * LOOK_AGAIN_MILLIS >= longestWait().toMillis()) {
             return false;
         }
         looks++;

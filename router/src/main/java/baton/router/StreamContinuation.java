@@ -100,8 +100,9 @@ final class StreamContinuation {
 
     /** Whether a failure of its instance would lead to another one, which may have had the stream before. */
     boolean canContinueElsewhere(Instance own) {
-        boolean mayFail =
-                request.pause().map(current -> current.left(Role.DECODE) > 1).orElse(pauses < MOST_PAUSES);
+        boolean mayFail = request.pause()
+                .map(current -> current.failuresLeft(Role.DECODE) > 1)
+                .orElse(pauses < MOST_PAUSES);
         return mayFail && position.whyNot().isEmpty() && policy.hasOtherDecode(without(List.of(own)), Optional.empty());
     }
 
@@ -121,7 +122,7 @@ final class StreamContinuation {
         }
         Optional<String> whyNot = position.whyNot()
                 .or(() -> failure.kind() == Kind.ANSWER ? Optional.of("refused") : Optional.empty())
-                .or(() -> pause.left(Role.DECODE) <= 0 || pauses > MOST_PAUSES
+                .or(() -> pause.failuresLeft(Role.DECODE) <= 0 || pauses > MOST_PAUSES
                         ? Optional.of("too many instances have failed with it")
                         : Optional.empty());
         if (whyNot.isPresent()) {
@@ -149,7 +150,8 @@ final class StreamContinuation {
         } else if (!pause.lookAgain(Role.DECODE, () -> choose(failure, pause))) {
             request.answerError(
                     failure.status(),
-                    failure.describe() + "; no other instance has been there to continue for so long as it may wait",
+                    failure.describe() + "; no other instance has been there to continue for "
+                            + pause.longestWait().toSeconds() + " s",
                     Outcome.DECODE_BROKEN);
         }
     }

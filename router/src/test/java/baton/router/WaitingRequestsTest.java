@@ -22,7 +22,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Requests whose instances are gone before the first byte of an answer wait for others. */
+/** A request that loses its instances before the first byte of an answer waits for others. */
 @Timeout(30)
 class WaitingRequestsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
