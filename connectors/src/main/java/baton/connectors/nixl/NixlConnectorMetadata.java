@@ -20,7 +20,7 @@ import java.util.Set;
  * @param preempted requests that lost their blocks
  * @param abandoned requests whose blocks peers were to read, which ended before they had any, or whose answer was lost
  * @param port of the side channel
- * @param progress of prompts whose blocks may be pushed: of those that have come since the last step, and of those that this step computes
+ * @param progress of prompts with blocks that may be pushed: of those that have come since the last step, and of those that this step computes
  */
 record NixlConnectorMetadata(
         List<Opened> opened,

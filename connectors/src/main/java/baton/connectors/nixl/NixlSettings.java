@@ -103,7 +103,7 @@ public record NixlSettings(
                     Setting.absent(
                             PUSH_TIMEOUT,
                             "`" + DECODER_TTL + "`",
-                            "Seconds that a decode request waits for blocks to be written."),
+                            "The most seconds that a decode request waits for blocks to be written."),
                     Setting.absent(
                             CROSS_LAYERS, "as if `true`", "Accepted: a block always has all layers in one range."),
                     Setting.of(
@@ -247,7 +247,7 @@ public record NixlSettings(
 
     /** The time between a reader's heartbeats. */
     Duration heartbeatInterval() {
-        return lease.dividedBy(6);
+        return lease.dividedBy(OneSidedSettings.HEARTBEATS_OF_LEASE);
     }
 
     /** For how long, from its arrival, a heartbeat extends a lease. */

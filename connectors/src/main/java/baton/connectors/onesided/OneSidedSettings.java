@@ -31,4 +31,7 @@ public record OneSidedSettings(
         Duration leaseExtension,
         Duration heartbeatInterval,
         Duration transferTimeout,
-        Duration pushRegistrationTimeout) {}
+        Duration pushRegistrationTimeout) {
+    /** Heartbeats, and registrations of one push, in the time of a lease. */
+    public static final int HEARTBEATS_OF_LEASE = 6;
+}

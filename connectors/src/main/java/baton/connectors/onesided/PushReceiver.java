@@ -31,9 +31,6 @@ final class PushReceiver implements Arrival {
     /** The number of a sample behind the random end of its request's id. */
     private static final Pattern SAMPLE = Pattern.compile("(-[0-9a-f]{8})-[0-9]{1,7}$");
 
-    /** Registrations in a row, of one lease, after which an owner that answers none of them does not push. */
-    private static final int MOST_UNANSWERED = 6;
-
     private final RankContext context;
     private final Outbox outbox;
     private final PeerEngine owner;
@@ -108,11 +105,11 @@ final class PushReceiver implements Arrival {
 
     /** False if it is about another push. */
     boolean onAccepted(String attempt, String from) {
-        boolean isMine = isAwaited(from, attempt);
-        if (isMine) {
+        boolean isAwaited = isAwaited(from, attempt);
+        if (isAwaited) {
             awaited.put(from, 0);
         }
-        return isMine;
+        return isAwaited;
     }
 
     /** False if it is about another push. */
@@ -192,7 +189,7 @@ final class PushReceiver implements Arrival {
                 || now - registered < context.settings().heartbeatInterval().toNanos()) {
             return;
         }
-        if (owner.isBaton() && Collections.max(awaited.values()) >= MOST_UNANSWERED) {
+        if (owner.isBaton() && Collections.max(awaited.values()) >= OneSidedSettings.HEARTBEATS_OF_LEASE) {
             failure = Optional.of("the prefill instance does not have the request, or does not reach this instance at "
                     + registration.decode().host() + ":" + registration.decode().port());
             return;

@@ -17,7 +17,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * A source is a request of this instance whose prompt is to be computed, or was. A target is one rank of a decode instance that has
+ * A source is a request of this instance with a prompt to compute, or computed. A target is one rank of a decode instance that has
  * registered a push. Either may come first; they match by the request's id, or by what both legs' ids have in common. It is not known
  * ahead whether a source will be pushed: until a target comes, each layer costs a look at the notifications.
  *

@@ -35,7 +35,7 @@ public final class TransferGroup {
     /**
      * Starts writes of all ranges to a peer, in transfers of at most {@value #MOST_RANGES}.
      *
-     * @param permit of the peer's, 0 for none
+     * @param permit token that the peer gave, 0 for none
      */
     public void write(TransferAgent agent, TransferAgent.Peer peer, long permit, List<Range> ranges, Duration timeout) {
         for (int i = 0; i < ranges.size(); i += MOST_RANGES) {

@@ -720,7 +720,7 @@ class MooncakeConnectorTest {
         until(List.of(prefill), () -> sum("baton:kv_refused_peers") > 0);
     }
 
-    /** The permit of a load ends with it; without one nobody writes. */
+    /** The permit ends with its load; without a permit no peer writes. */
     @Test
     void aPeerWithTheSecretWritesOnlyWhatALoadWaitsFor() throws Exception {
         access = secret("one", "off");
