@@ -45,7 +45,8 @@ public final class Require {
 
     public static void atLeast(String field, Duration value, Duration least) {
         if (value.compareTo(least) < 0) {
-            throw new ConfigException(field, "is " + value + ", must be at least " + least.toMillis() + " ms");
+            throw new ConfigException(
+                    field, "is " + value.toMillis() + " ms, must be at least " + least.toMillis() + " ms");
         }
     }
 

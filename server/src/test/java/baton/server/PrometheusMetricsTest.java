@@ -112,9 +112,8 @@ class PrometheusMetricsTest {
     @Test
     void theCachesMetricsHaveTheirOldNamesTooIfThatIsWanted() {
         metrics.addGpuNames();
-        EngineStatus status = new EngineStatus(3, 5, 0, 2, 0, 0, 200, 50, false, Optional.empty(), Optional.empty());
-        metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, status));
-        assertThat(lines(metrics, status))
+        metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, STATUS));
+        assertThat(lines(metrics, STATUS))
                 .contains(
                         "vllm:gpu_cache_usage_perc{" + LABELS + "} 0.25",
                         "vllm:kv_cache_usage_perc{" + LABELS + "} 0.25",

@@ -84,8 +84,7 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
         weights.integer("num_bits").filter(bits -> bits != Byte.SIZE).ifPresent(bits -> {
             throw ConfigException.unsupported(weights.field("num_bits"), bits, "8");
         });
-        var _ = weights.choice("strategy", "tensor", "channel", "block");
-        return switch (required(weights, "strategy", weights.string("strategy"))) {
+        return switch (required(weights, "strategy", weights.choice("strategy", "tensor", "channel", "block"))) {
             case "tensor" -> new Fp8Weights("weight_scale", 0, 0);
             case "channel" -> new Fp8Weights("weight_scale", 1, 0);
             default -> blocks(weights, "block_structure", "weight_scale");

@@ -35,9 +35,18 @@ public record Weights<L, N>(
         N finalNorm,
         Optional<L> head,
         Map<Rotation, Matrix> rotations) {
-    private static <L, N> Weights<L, N> read(Loader<L, N> loader, int maxPositions, Optional<Weights<L, N>> shared)
+    /** @param shared another rank's weights, whose embedding and rotation this one uses too */
+    static <L, N> Weights<L, N> load(
+            Checkpoint checkpoint,
+            Shard shard,
+            DType dtype,
+            int maxPositions,
+            WeightPacking<L, N> packing,
+            Arena arena,
+            Owned owned,
+            Optional<Weights<L, N>> shared)
             throws IOException {
-        ModelConfig config = loader.config;
+        Loader<L, N> loader = new Loader<>(checkpoint, shard, shard.config(), dtype, packing, arena, owned, arena);
         Matrix embedding;
         try (Arena unpacked = Arena.ofShared()) {
             embedding = shared.isPresent()
@@ -45,7 +54,7 @@ public record Weights<L, N>(
                     : loader.with(unpacked).embedding();
         }
         List<LayerWeights<L, N>> layers = new ArrayList<>();
-        for (int i = 0; i < config.layers(); i++) {
+        for (int i = 0; i < loader.config.layers(); i++) {
             try (Arena unpacked = Arena.ofShared()) {
                 layers.add(loader.with(unpacked).layer(loader.shard.layers().first() + i));
             }
@@ -58,28 +67,11 @@ public record Weights<L, N>(
             head = loader.shard.isLastStage() ? Optional.of(last.head(embedding)) : Optional.empty();
         }
         Map<Rotation, Matrix> rotations = new HashMap<>();
-        for (Rotation rotation : config.recipe().rotations()) {
+        for (Rotation rotation : loader.config.recipe().rotations()) {
             Optional<Matrix> known = shared.map(weights -> weights.rotations.get(rotation));
             rotations.put(rotation, known.isPresent() ? known.get() : loader.rope(rotation, maxPositions));
         }
         return new Weights<>(embedding, layers, finalNorm, head, rotations);
-    }
-
-    /** @param shared another rank's weights, whose embedding and rotation this one uses too */
-    static <L, N> Weights<L, N> load(
-            Checkpoint checkpoint,
-            Shard shard,
-            DType dtype,
-            int maxPositions,
-            WeightPacking<L, N> packing,
-            Arena arena,
-            Owned owned,
-            Optional<Weights<L, N>> shared)
-            throws IOException {
-        return read(
-                new Loader<>(checkpoint, shard, shard.config(), dtype, packing, arena, owned, arena),
-                maxPositions,
-                shared);
     }
 
     /**

@@ -129,18 +129,22 @@ final class CoreHarness implements AutoCloseable {
         return add(id, prompt, greedy(maxTokens), 0);
     }
 
-    Result add(String id, int[] prompt, int maxTokens, Optional<String> cacheSalt) {
+    private Result add(String id, int[] prompt, SamplingParams sampling, SequenceOptionsBuilder options) {
         Result result = new Result(prompt);
         results.put(id, result);
         core.add(new Request(
                 id,
                 prompt,
                 maxLength,
-                greedy(maxTokens),
+                sampling,
                 hasher,
                 result,
-                SequenceOptions.builder().cacheSalt(cacheSalt).arrivalNanos(now).build()));
+                options.arrivalNanos(now).build()));
         return result;
+    }
+
+    Result add(String id, int[] prompt, int maxTokens, Optional<String> cacheSalt) {
+        return add(id, prompt, greedy(maxTokens), SequenceOptions.builder().cacheSalt(cacheSalt));
     }
 
     private static SamplingParams greedy(int maxTokens) {
@@ -152,68 +156,25 @@ final class CoreHarness implements AutoCloseable {
     }
 
     Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
-        Result result = new Result(prompt);
-        results.put(id, result);
-        core.add(new Request(
-                id,
-                prompt,
-                maxLength,
-                sampling,
-                hasher,
-                result,
-                SequenceOptions.builder().priority(priority).arrivalNanos(now).build()));
-        return result;
+        return add(id, prompt, sampling, SequenceOptions.builder().priority(priority));
     }
 
     Result addWithThreshold(String id, int[] prompt, int maxTokens, double threshold) {
-        Result result = new Result(prompt);
-        results.put(id, result);
-        core.add(new Request(
-                id,
-                prompt,
-                maxLength,
-                greedy(maxTokens),
-                hasher,
-                result,
-                SequenceOptions.builder()
-                        .cacheHitThreshold(threshold)
-                        .arrivalNanos(now)
-                        .build()));
-        return result;
+        return add(id, prompt, greedy(maxTokens), SequenceOptions.builder().cacheHitThreshold(threshold));
     }
 
     /** A request of which another instance has generated the beginning of the output. */
     Result addContinued(String id, int[] prompt, int[] generated, SamplingParams sampling) {
-        Result result = new Result(prompt);
-        results.put(id, result);
-        core.add(new Request(
+        return add(
                 id,
                 prompt,
-                maxLength,
                 sampling,
-                hasher,
-                result,
-                SequenceOptions.builder()
-                        .generated(generated)
-                        .first(true)
-                        .arrivalNanos(now)
-                        .build()));
-        return result;
+                SequenceOptions.builder().generated(generated).first(true));
     }
 
     /** A request that only warms up. */
     Result addWarmUp(String id, int[] prompt, int maxTokens) {
-        Result result = new Result(prompt);
-        results.put(id, result);
-        core.add(new Request(
-                id,
-                prompt,
-                maxLength,
-                greedy(maxTokens),
-                hasher,
-                result,
-                SequenceOptions.builder().arrivalNanos(now).warmsUp(true).build()));
-        return result;
+        return add(id, prompt, greedy(maxTokens), SequenceOptions.builder().warmsUp(true));
     }
 
     Result result(String id) {

@@ -184,11 +184,7 @@ final class MooncakeApi extends NativeFunctions {
 
     /** @return 0, or an error */
     int unregister(MemorySegment engine, MemorySegment memory) {
-        try {
-            return (int) unregister.invokeExact(engine, memory.address());
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+        return Posix.call(() -> (int) unregister.invokeExact(engine, memory.address()));
     }
 
     /**
@@ -235,11 +231,7 @@ final class MooncakeApi extends NativeFunctions {
 
     /** A batch of which every request's end was seen. */
     void free(MemorySegment engine, long batch) {
-        try {
-            int unusedCode = (int) freeBatch.invokeExact(engine, batch);
-        } catch (Throwable e) {
-            throw Posix.thrown(e);
-        }
+        int _ = Posix.call(() -> (int) freeBatch.invokeExact(engine, batch));
     }
 
     List<Notification> takeNotifications(MemorySegment engine) {
