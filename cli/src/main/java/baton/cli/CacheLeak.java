@@ -74,7 +74,7 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
         String path = Backend.OPENAI.path();
         String model = ServedModel.first(new Endpoint(Backend.OPENAI, base, path, headers(attacker), false), DEADLINE)
                 .name();
-        // One connection for both: a balancer of connections could have others for two.
+        // One connection for both clients: a load balancer could send a second one to another server.
         try (EndpointClient client = new EndpointClient(Endpoint.of(Backend.OPENAI, base), DEADLINE)) {
             for (int trial = -WARM_UP; trial < trials; trial++) {
                 int[] known = prompt(random);

@@ -48,7 +48,7 @@ import tools.jackson.databind.node.ObjectNode;
  * <tr><td>{@code -Dtests.drained}, {@code -Dtests.drains}</td><td>streams of which an instance that is drained has a third; number of drains</td></tr>
  * <tr><td>{@code -Dtests.seed}</td><td>other moments</td></tr>
  * </table>
- * The pauses of streams are printed, apart those of which the prompt was computed again, and the courses of the requests with the longest.
+ * The pauses of streams are printed, those with a prompt that was computed again apart, each group with the course of the request with the longest.
  */
 @Tag("thorough")
 class ContinuedProcessesTest {

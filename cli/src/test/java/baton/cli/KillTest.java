@@ -166,7 +166,7 @@ class KillTest {
 
     private static void assertUnavailable(String role) throws Exception {
         Case asked = Ledgers.named("recall-80");
-        // A request that such an instance had before would wait.
+        // Before the router has them down, a request would wait for another instance.
         Await.until(
                 Duration.ofSeconds(30),
                 () -> role + " instances are up",
