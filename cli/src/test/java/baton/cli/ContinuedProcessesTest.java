@@ -43,6 +43,7 @@ import tools.jackson.databind.node.ObjectNode;
  * <tr><td>{@code -Dtests.continued}</td><td>number of faults; {@code .seconds}: after which no more begin; {@code .gap}: the fewest milliseconds between two; {@code .restart}: milliseconds after which a killed instance starts again</td></tr>
  * <tr><td>{@code -Dtests.continued.clients}, {@code .decodes}</td><td>requests at once; decode instances</td></tr>
  * <tr><td>{@code -Dtests.continued.prompt}, {@code .output}</td><td>length of all prompts and the most of answers, in tokens</td></tr>
+ * <tr><td>{@code -Dtests.continued.step}</td><td>{@code --max-num-batched-tokens} of the instances</td></tr>
  * <tr><td>{@code -Dtests.continued.model}, {@code .memory}</td><td>another model, the size of its KV cache</td></tr>
  * <tr><td>{@code -Dtests.continued.warmup}</td><td>{@code true}: instances warm up, as they do outside of tests</td></tr>
  * <tr><td>{@code -Dtests.drained}, {@code -Dtests.drains}</td><td>streams of which an instance that is drained has a third; number of drains</td></tr>
@@ -66,7 +67,7 @@ class ContinuedProcessesTest {
     private static final String MEMORY = System.getProperty("tests.continued.memory", "96M");
     private static final boolean WARM_UP = Boolean.getBoolean("tests.continued.warmup");
     private static final int MAX_TOKENS = Integer.getInteger("tests.continued.output", 160);
-    private static final int STEP_TOKENS = 256;
+    private static final int STEP_TOKENS = Integer.getInteger("tests.continued.step", 256);
     private static final int WITH_PREFILL = 4;
     private static final int WITH_A_HANG = 6;
     private static final Duration HANG = Duration.ofSeconds(6);
