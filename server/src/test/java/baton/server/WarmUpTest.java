@@ -24,7 +24,7 @@ class WarmUpTest {
 
     private final List<String> accessLog = new CopyOnWriteArrayList<>();
     private final ServerFixture fixture =
-            new ServerFixture(config -> config.warmUp(Duration.ofSeconds(30)).accessLog(accessLog::add));
+            new ServerFixture(config -> config.warmUp(Duration.ofHours(1)).accessLog(accessLog::add));
 
     @AfterEach
     void close() {
