@@ -137,7 +137,7 @@ final class MooncakeWorker implements WorkerConnector {
         Set<String> sent = parts().sender().map(PromptSender::takeSent).orElse(Set.of());
         stats.log(context.ticker().nanos());
         settings.access().takeRefusedMeasurement().ifPresent(stats::add);
-        boolean busy = !parts().receiver().isEmpty()
+        boolean busy = parts().receiver().isBusy()
                 || parts().sender().map(PromptSender::isBusy).orElse(false);
         return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy)
                 .withUnverified(loaded.unverified());
@@ -149,7 +149,7 @@ final class MooncakeWorker implements WorkerConnector {
         // No message of the agents means anything here.
         own.agent().takeNotifications();
         own.sender().ifPresent(sender -> sender.advance(now));
-        own.receiver().advance(now);
+        own.receiver().work(now);
     }
 
     @Override

@@ -4,6 +4,7 @@ import baton.connectors.onesided.LoadTable;
 import baton.connectors.onesided.PromptPlan.Wish;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange;
+import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -21,6 +22,9 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     /** Prefill ranks that remember the regions. */
     final Set<PeerAddress> layoutHolders = new HashSet<>();
 
+    /** Prompts of loads that are over, as their permits are closed, until the ranks have answered that they have stopped. */
+    final List<WrittenPrompt> stopping = new ArrayList<>();
+
     private final String incarnation = UUID.randomUUID().toString();
     private long attempts;
 
@@ -32,6 +36,16 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
         this.session = session;
         this.regions = MooncakeRegion.of(local.cache());
         this.engines = new EngineDirectory(local, exchange);
+    }
+
+    boolean isBusy() {
+        return !isEmpty() || !stopping.isEmpty();
+    }
+
+    /** Goes on as far as possible. */
+    void work(long now) {
+        advance(now);
+        stopping.removeIf(prompt -> prompt.isSilent(now));
     }
 
     void start(Wish wish, long now) {

@@ -29,8 +29,8 @@ import org.slf4j.LoggerFactory;
  * rank writes to them any more: it has answered; or it has answered that it has stopped; or nothing listens at its address, and what its
  * process had sent before it ended has arrived; or it must have stopped by its own time limits.
  *
- * The embedded agent, which instances with a secret have, says that a write is over before the peer has stopped it. So there the permit to
- * write is closed before blocks are given back.
+ * The embedded agent, which instances with a secret have, rejects writes once the permit is closed. So there the blocks of such a load are
+ * given back at once, and each rank is asked once to stop, so that it frees the prompt.
  */
 
 /** A prompt that prefill ranks are asked to write. */
@@ -249,6 +249,10 @@ final class WrittenPrompt implements Arrival {
                 return;
             }
             stop = Optional.empty();
+            if (permit.isPresent()) {
+                silent(local.now());
+                return;
+            }
             switch (how) {
                 case REFUSED -> silent(local.now() + DRAIN.toNanos());
                 case UNREACHED, BROKEN -> nextStop = OptionalLong.of(local.now() + BETWEEN_STOPS.toNanos());
@@ -265,14 +269,23 @@ final class WrittenPrompt implements Arrival {
     @Override
     public boolean advance(Optional<String> stop, long now) {
         stop.ifPresent(this::fail);
-        if (failure.isPresent()) {
-            writers.forEach(writer -> writer.stop(now));
-        }
-        boolean over = writers.stream().allMatch(writer -> writer.isSilent(now));
+        boolean silent = isSilent(now);
+        boolean over = silent || (failure.isPresent() && permit.isPresent());
         if (over) {
             permit.ifPresent(Permit::close);
         }
+        if (over && !silent) {
+            receiver.stopping.add(this);
+        }
         return over;
+    }
+
+    /** Whether no rank writes any more. If it has failed, the ranks are asked to stop. */
+    boolean isSilent(long now) {
+        if (failure.isPresent()) {
+            writers.forEach(writer -> writer.stop(now));
+        }
+        return writers.stream().allMatch(writer -> writer.isSilent(now));
     }
 
     @Override

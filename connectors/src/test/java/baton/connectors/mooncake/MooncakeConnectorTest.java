@@ -602,14 +602,9 @@ class MooncakeConnectorTest {
         return proxy;
     }
 
-    /** Each plane passes a proxy: no plain byte is captured, and a flipped one ends the hand-over. */
-    @Test
-    void everyPlaneIsSealedAndAFlippedByteEndsALoad() throws Exception {
-        access = secret("one", "required");
-        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
-        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
-        Damages damages = new Damages();
-        ByteArrayOutputStream captured = new ByteArrayOutputStream();
+    /** Leads each plane between a prefill engine and the last engine through a proxy. Returns the address of a registry of its own. */
+    private String throughProxies(FakeEngine prefill, Damages damages, ByteArrayOutputStream captured)
+            throws Exception {
         MooncakeExchange sealed = exchange(access);
         MooncakeExchange.Registry registry = sealed.serve(HOST, 0);
         registry.register(new RankRegistration(
@@ -621,10 +616,22 @@ class MooncakeConnectorTest {
                         HOST,
                         proxy("rank", rank(sealed, prefill).port(), damages, captured)
                                 .port())));
-        int registryPort = proxy("registry", registry.port(), damages, captured).port();
-        int agentPort = agents.get(1).listening().getPort();
+        int agentPort = agents.getLast().listening().getPort();
         int agentProxy = proxy("agent", agentPort, damages, captured).port();
         arriving = message -> withAgentAt(message, agentPort, agentProxy);
+        return "http://" + HOST + ":"
+                + proxy("registry", registry.port(), damages, captured).port();
+    }
+
+    /** Each plane passes a proxy: no plain byte is captured, and a flipped one ends the hand-over. */
+    @Test
+    void everyPlaneIsSealedAndAFlippedByteEndsALoad() throws Exception {
+        access = secret("one", "required");
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
+        Damages damages = new Damages();
+        ByteArrayOutputStream captured = new ByteArrayOutputStream();
+        String registry = throughProxies(prefill, damages, captured);
         // The rank is asked first by the next load, and the agent is connected to then.
         for (String lane : List.of("rank to the server", "agent to the server", "")) {
             damages.arm(new Damages.Damage(Damages.Kind.FLIP, lane, 600, 1));
@@ -632,7 +639,7 @@ class MooncakeConnectorTest {
             Running running = decode.admit(
                     request(
                             params.toJson()
-                                    .put("remote_bootstrap_addr", "http://" + HOST + ":" + registryPort)
+                                    .put("remote_bootstrap_addr", registry)
                                     .toString(),
                             10),
                     0);
@@ -727,6 +734,11 @@ class MooncakeConnectorTest {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
         FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
         handsOver(prefill, decode);
+        assertNoWriteIsPermitted(decode);
+    }
+
+    /** Of the first question's permit, and of none. */
+    private void assertNoWriteIsPermitted(FakeEngine decode) throws TransferException {
         XferRequest.Own own =
                 XferRequest.decode(questions.getFirst().message()).own().orElseThrow();
         assertThat(own.permit()).isNotZero();
@@ -749,5 +761,52 @@ class MooncakeConnectorTest {
                                 failed -> assertThat(failed.cause()).isEqualTo(Transfer.Cause.NOT_PERMITTED));
             }
         }
+    }
+
+    /** The prefill rank's thread takes neither the question nor the message to stop. Its time limits are ten minutes. */
+    @Test
+    void blocksOfALoadThatIsNotWantedAreFreeBeforePrefillAnswers() throws Exception {
+        access = secret("one", "off");
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 600, reply -> reply);
+        String params = prefill.scheduler()
+                .advertisedKvTransferParams()
+                .orElseThrow()
+                .toJson()
+                .put("transfer_id", "t")
+                .toString();
+        Running running = decode.admit(request(params, 10), 0);
+        until(List.of(decode), () -> questions.size() == 1);
+        decode.end(running, RequestEnd.ABORTED);
+        until(List.of(decode), running::isFreed);
+        assertNoWriteIsPermitted(decode);
+        until(List.of(decode), () -> questions.size() == 2);
+        assertThat(decode.hasPendingWork()).as("the rank has not stopped").isTrue();
+        JsonFields unusedParams = prefilled(prefill, 10);
+        until(List.of(prefill, decode), () -> prefill.usedBlocks() == 0 && !decode.hasPendingWork());
+        assertThat(sum("baton:mooncake_silent_peers")).isZero();
+    }
+
+    /** Connections to the prefill rank are accepted and then end, as by a relay without its server. Its time limits are ten minutes. */
+    @Test
+    void blocksAreFreeOnceThePeersConnectionsEndInTheMiddleOfATransfer() throws Exception {
+        access = secret("one", "off");
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 600, reply -> reply);
+        Damages damages = new Damages();
+        String registry = throughProxies(prefill, damages, new ByteArrayOutputStream());
+        // Without these bytes the write waits.
+        damages.arm(new Damages.Damage(Damages.Kind.DROP, "agent to the server", 16 << 10, 64));
+        JsonFields params = prefilled(prefill, 200);
+        Running running = decode.admit(
+                request(params.toJson().put("remote_bootstrap_addr", registry).toString(), 200), 0);
+        until(List.of(prefill, decode), () -> damages.count() == 1);
+        assertThat(running.isLoading()).isTrue();
+        prefill.closeConnector();
+        until(List.of(decode), () -> !running.isLoading());
+        assertThat(invalid()).isEqualTo(50);
+        decode.end(running, RequestEnd.ERROR);
+        until(List.of(decode), () -> running.isFreed() && !decode.hasPendingWork());
+        assertThat(sum("baton:mooncake_silent_peers")).isZero();
     }
 }
