@@ -1,5 +1,6 @@
 package baton.messages.http;
 
+import baton.kv.ConfigException;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
@@ -14,6 +15,7 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Function;
 import java.util.function.Supplier;
 
 /** Asks registries of instances, each up to three times. */
@@ -111,6 +113,19 @@ public final class RegistryClient implements AutoCloseable {
                                                     : cause),
                                     cause));
         });
+    }
+
+    /**
+     * Reads an answer's body, as a stage of its future.
+     *
+     * @param reader throws {@link ConfigException} if the body is malformed: then the stage fails with a {@link MessageException}
+     */
+    public static <T> T read(String body, Function<String, T> reader) {
+        try {
+            return reader.apply(body);
+        } catch (ConfigException e) {
+            throw new CompletionException(new MessageException("the registry's answer: " + e.getMessage(), e));
+        }
     }
 
     /** Without the exception that a future puts around it. */

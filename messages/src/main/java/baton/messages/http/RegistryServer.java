@@ -65,10 +65,20 @@ public final class RegistryServer implements SideChannel.Listener {
         }
     }
 
-    /** Answers requests of one method and path; any thread. A {@link ConfigException} is answered with status 422. */
+    /** Answers requests of one method and path; any thread. */
     @FunctionalInterface
     public interface Handler {
+        /** @throws ConfigException if the request is malformed */
         Answer answer(Request request);
+
+        /** As {@link #answer}, and with status 422 if the request is malformed. */
+        default Answer answerOrReject(Request request) {
+            try {
+                return answer(request);
+            } catch (ConfigException e) {
+                return Answer.detail(422, String.valueOf(e.getMessage()));
+            }
+        }
     }
 
     /**
@@ -134,11 +144,7 @@ public final class RegistryServer implements SideChannel.Listener {
             return Answer.detail(413, "a request has at most " + MOST_BYTES + " bytes");
         }
         String query = Optional.ofNullable(exchange.getRequestURI().getQuery()).orElse("");
-        try {
-            return handler.answer(new Request(query, new String(body, StandardCharsets.UTF_8)));
-        } catch (ConfigException e) {
-            return Answer.detail(422, String.valueOf(e.getMessage()));
-        }
+        return handler.answerOrReject(new Request(query, new String(body, StandardCharsets.UTF_8)));
     }
 
     @Override

@@ -1,6 +1,5 @@
 package baton.messages.mooncake;
 
-import baton.kv.ConfigException;
 import baton.messages.GuardedSideChannel;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
@@ -37,21 +36,10 @@ final class SealedRegistry implements AutoCloseable {
      */
     SideChannel.Listener serve(String host, int port, Map<String, Handler> handlers) throws MessageException {
         return channel.listen(host, port, frames -> {
-            Answer answer = answer(handlers, text(frames.getFirst()), text(frames.getLast()));
+            Handler handler = handlers.getOrDefault(text(frames.getFirst()), _ -> Answer.detail(404, "Not Found"));
+            Answer answer = handler.answerOrReject(new Request("", text(frames.getLast())));
             return List.of(bytes(Integer.toString(answer.status())), bytes(answer.json()));
         });
-    }
-
-    private static Answer answer(Map<String, Handler> handlers, String name, String body) {
-        Handler handler = handlers.get(name);
-        if (handler == null) {
-            return Answer.detail(404, "Not Found");
-        }
-        try {
-            return handler.answer(new Request("", body));
-        } catch (ConfigException e) {
-            return Answer.detail(422, String.valueOf(e.getMessage()));
-        }
     }
 
     /**

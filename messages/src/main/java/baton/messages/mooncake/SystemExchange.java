@@ -1,6 +1,5 @@
 package baton.messages.mooncake;
 
-import baton.kv.ConfigException;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
@@ -19,7 +18,6 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
@@ -219,15 +217,7 @@ public final class SystemExchange implements MooncakeExchange {
         CompletableFuture<String> answer = sealed.isPresent()
                 ? ask(sealed.get(), registry, "GET /query", "", timeout)
                 : http.get("http://" + registry, "/query", timeout);
-        return answer.thenApply(SystemExchange::table);
-    }
-
-    private static EngineTable table(String text) {
-        try {
-            return EngineTable.parse(text);
-        } catch (ConfigException e) {
-            throw new CompletionException(new MessageException("the registry's answer: " + e.getMessage(), e));
-        }
+        return answer.thenApply(text -> RegistryClient.read(text, EngineTable::parse));
     }
 
     @Override

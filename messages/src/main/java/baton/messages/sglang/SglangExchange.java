@@ -22,7 +22,6 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
-import java.util.function.Function;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -168,13 +167,14 @@ public final class SglangExchange implements AutoCloseable {
 
     /** Asks a registry for its instance's ranks. */
     public CompletableFuture<PrefillTopology> topology(PeerAddress registry, Duration timeout) {
-        return route(registry, -1, -1, -1, -1, timeout).thenApply(text -> read(text, PrefillTopology::parse));
+        return route(registry, -1, -1, -1, -1, timeout)
+                .thenApply(text -> RegistryClient.read(text, PrefillTopology::parse));
     }
 
     /** Asks a registry for the address of a rank. */
     public CompletableFuture<PeerAddress> rank(PeerAddress registry, int dp, int tp, int pp, Duration timeout) {
         return route(registry, dp, 0, tp, pp, timeout)
-                .thenApply(text -> read(text, answer -> {
+                .thenApply(text -> RegistryClient.read(text, answer -> {
                     JsonFields json = JsonFields.parse("route", answer);
                     return PeerAddress.find(
                                     json.string("rank_ip").orElse(""),
@@ -189,14 +189,6 @@ public final class SglangExchange implements AutoCloseable {
                 "/route?prefill_dp_rank=%d&prefill_cp_rank=%d&target_tp_rank=%d&target_pp_rank=%d"
                         .formatted(dp, cp, tp, pp),
                 timeout);
-    }
-
-    private static <T> T read(String text, Function<String, T> reader) {
-        try {
-            return reader.apply(text);
-        } catch (ConfigException e) {
-            throw new CompletionException(new MessageException("the registry's answer: " + e.getMessage(), e));
-        }
     }
 
     @Override
