@@ -295,7 +295,7 @@ final class KeyCall {
         boolean gone = remove(index, false);
         log.warn(
                 "{}: the objects of {} are damaged ({}); {}",
-                client.name(),
+                MooncakeBlockStore.NAME,
                 key(index),
                 cause.failure().label(),
                 gone ? "they have been removed" : "they will be removed when their leases are over");

@@ -39,6 +39,9 @@ import org.slf4j.LoggerFactory;
  */
 public final class MooncakeBlockStore implements BlockStore {
     private static final Logger log = LoggerFactory.getLogger(MooncakeBlockStore.class);
+    /** In measurements and logs. */
+    static final String NAME = "mooncake";
+
     private static final Duration CLOSE_TIMEOUT = Duration.ofSeconds(10);
 
     /** Tasks that wait for a thread. */
@@ -109,7 +112,7 @@ public final class MooncakeBlockStore implements BlockStore {
         writers = new IoTasks(threads, options.parallel(), QUEUED);
         reads = new Breaker(ticker, options.pause());
         writes = new Breaker(ticker, options.pause());
-        counters = new StoreCounters(client.name());
+        counters = new StoreCounters(NAME);
         means = new KeyCall.Means(
                 client, objects, format.valueBytes(), counters, new DamagedKeys(), ticker, options.lease());
     }
@@ -182,7 +185,7 @@ public final class MooncakeBlockStore implements BlockStore {
 
     @Override
     public String name() {
-        return client.name();
+        return NAME;
     }
 
     @Override

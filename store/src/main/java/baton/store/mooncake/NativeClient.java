@@ -77,11 +77,6 @@ final class NativeClient implements ObjectClient {
     }
 
     @Override
-    public String name() {
-        return "mooncake";
-    }
-
-    @Override
     public int batch() {
         return BATCH;
     }

@@ -9,9 +9,6 @@ import java.util.List;
  * under its key does nothing. Calls wait, and are made by threads that may hang. Thread-safe.
  */
 interface ObjectClient extends AutoCloseable {
-    /** Its name in measurements. */
-    String name();
-
     /** Objects that one call serves together; a call may be given more. */
     int batch();
 

@@ -53,11 +53,6 @@ final class RestClient implements ObjectClient {
     }
 
     @Override
-    public String name() {
-        return "mooncake";
-    }
-
-    @Override
     public int batch() {
         return 1;
     }
