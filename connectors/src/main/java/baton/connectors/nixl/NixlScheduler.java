@@ -346,7 +346,7 @@ final class NixlScheduler implements SchedulerConnector {
     public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
         Tracked tracked = tracked(request);
         allocations.add(new Allocation(tracked, blockTable, computedTokens / blockSize));
-        tracked.checksummedBlocks = 0;
+        tracked.checksummedBlocks = -1;
         if (tracked.source.isEmpty() || tracked.settled) {
             return;
         }
@@ -414,7 +414,7 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.checksummedBlocks = Math.min(tracked.checksummedBlocks, i);
             }
             // After a preemption the whole prompt may be in the prefix cache.
-            boolean begins = tracked.checksummedBlocks == 0;
+            boolean begins = tracked.checksummedBlocks < 0;
             completeBlocks(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
             boolean computes = scheduled.computedTokens() < prompt;
@@ -469,7 +469,7 @@ final class NixlScheduler implements SchedulerConnector {
         int end = scheduled.computedTokens() + scheduled.scheduledTokens();
         int full = end / blockSize;
         boolean last = tracked.isForPeer && end >= scheduled.request().promptLength();
-        for (int i = tracked.checksummedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
+        for (int i = Math.max(0, tracked.checksummedBlocks); i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
             for (int block : tables.blocks(scheduled.blockTable(), i, i + 1)) {
                 if (!checksummed.get(block)) {
                     complete.add(block);
@@ -687,8 +687,8 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean nextTurn;
         /** Windows have left blocks behind that the prompt's end needs. */
         private boolean hasLeft;
-        /** The blocks up to here have their checksums. */
-        private int checksummedBlocks;
+        /** The blocks up to here have their checksums; negative until the first step after an allocation. */
+        private int checksummedBlocks = -1;
 
         private Optional<String> digest = Optional.empty();
 

@@ -326,6 +326,26 @@ class NixlSchedulerTest {
     }
 
     @Test
+    void aPromptShorterThanABlockIsComputedOnce() {
+        int[] table = {3};
+        FakeKvRequest request = request("a", 2);
+        scheduler.onNewRequest(request);
+        scheduler.onAllocated(request, table, 0, 0);
+        assertThat(step(Set.of(), new ScheduledRequest(request, table, 0, 2)).progress())
+                .extracting(PromptProgress::after)
+                .containsExactly(0, 2);
+        assertThat(step(Set.of(), new ScheduledRequest(request, table, 2, 1)).progress())
+                .isEmpty();
+        step(Set.of("a"));
+        scheduler.onAllocated(request, table, 3, 0);
+        // A load by another connector.
+        step(Set.of());
+        assertThat(step(Set.of(), new ScheduledRequest(request, table, 3, 1)).progress())
+                .extracting(PromptProgress::after)
+                .containsExactly(2);
+    }
+
+    @Test
     void blocksWhoseLoadFailedGetANewGeneration() {
         FakeKvRequest request = request("a", 8);
         scheduler.onNewRequest(request);
