@@ -16,6 +16,14 @@ public interface MsgpackWriter {
         packer.packBigInteger(new BigInteger(Long.toUnsignedString(number)));
     }
 
+    /** Packs an array of numbers. */
+    static void numbers(MessagePacker packer, int[] numbers) throws IOException {
+        packer.packArrayHeader(numbers.length);
+        for (int number : numbers) {
+            packer.packInt(number);
+        }
+    }
+
     /** The bytes of a message. */
     static byte[] bytes(MsgpackWriter message) {
         try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {

@@ -152,7 +152,6 @@ final class PromptLoad extends Load {
 
     @Override
     protected void onRejected(Rejection cause, String why) {
-        local.stats().add(cause.measurement(1));
         onFailed(cause.label(), why, local.now());
     }
 

@@ -101,10 +101,7 @@ record XferReply(
                 Written own = written.get();
                 packer.packString(XferRequest.OWN).packMapHeader(5);
                 packer.packString("prompt").packString(own.prompt());
-                packer.packString("regions").packArrayHeader(own.regions().length);
-                for (int region : own.regions()) {
-                    packer.packInt(region);
-                }
+                MsgpackWriter.numbers(packer.packString("regions"), own.regions());
                 packer.packString("offset").packLong(own.offset());
                 packer.packString("bytes").packLong(own.bytes());
                 packer.packString("crc32c").packArrayHeader(own.checksums().length);

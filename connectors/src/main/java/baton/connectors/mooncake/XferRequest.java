@@ -98,10 +98,7 @@ record XferRequest(
                 packer.packArrayHeader(2).packString(request.getValue().transferId());
                 packer.packArrayHeader(request.getValue().groups().size());
                 for (int[] blocks : request.getValue().groups()) {
-                    packer.packArrayHeader(blocks.length);
-                    for (int block : blocks) {
-                        packer.packInt(block);
-                    }
+                    MsgpackWriter.numbers(packer, blocks);
                 }
             }
             each(packer, "kv_caches_base_addr", region -> packer.packLong(region.address()));

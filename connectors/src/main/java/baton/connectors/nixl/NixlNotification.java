@@ -213,10 +213,7 @@ final class NixlNotification implements NotificationCodec {
             packer.packString("local_block_ids")
                     .packArrayHeader(registration.localBlockIds().size());
             for (int[] group : registration.localBlockIds()) {
-                packer.packArrayHeader(group.length);
-                for (int id : group) {
-                    packer.packInt(id);
-                }
+                MsgpackWriter.numbers(packer, group);
             }
             pack(packer, "remote_", registration.prefill());
             packer.packString("remote_tp_size").packInt(registration.prefill().tensorParallelSize());

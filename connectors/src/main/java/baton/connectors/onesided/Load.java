@@ -71,7 +71,7 @@ public abstract class Load {
     /** Counts and logs blocks that are not as promised. */
     protected abstract void onWrong(Map<Integer, Rejection> wrong);
 
-    /** Counts and logs that blocks are refused. */
+    /** Logs that blocks are refused. */
     protected abstract void onRejected(Rejection cause, String why);
 
     /** Counts and logs a failure. */
@@ -124,6 +124,7 @@ public abstract class Load {
 
     /** Ends the load: its blocks are refused. */
     protected final void reject(Rejection cause, String why) {
+        stats.add(cause.measurement(1));
         onRejected(cause, why);
         allInvalid();
     }

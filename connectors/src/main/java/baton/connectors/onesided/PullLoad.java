@@ -231,7 +231,6 @@ final class PullLoad extends Load {
 
     @Override
     protected void onRejected(Rejection cause, String why) {
-        context.stats().add(cause.measurement(1));
         log.warn(
                 "request {}: the blocks of request {} of engine {} are refused ({}): {}",
                 load.requestId(),

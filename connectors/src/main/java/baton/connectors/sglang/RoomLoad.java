@@ -107,7 +107,6 @@ final class RoomLoad extends Load {
 
     @Override
     protected void onRejected(Rejection cause, String why) {
-        local.stats().add(cause.measurement(1));
         onFailed(cause.label(), why, local.now());
     }
 
