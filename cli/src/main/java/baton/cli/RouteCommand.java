@@ -339,8 +339,9 @@ final class RouteCommand implements Callable<Integer> {
             defaultValue = "30",
             paramLabel = "SECONDS",
             description =
-                    "With --continue-streams, also when its instance has sent no token for so long; a request that has"
-                            + " lost its instance waits three times as long for another (default: ${DEFAULT-VALUE}).")
+                    "With --continue-streams, also when its instance has sent no token for so long; one that answers no"
+                            + " health probe for so long loses its requests; a request that has lost its instance waits"
+                            + " three times as long for another (default: ${DEFAULT-VALUE}).")
     private double continueAfter;
 
     @Option(

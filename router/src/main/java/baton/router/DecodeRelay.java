@@ -161,10 +161,10 @@ final class DecodeRelay implements Leg.Receiver {
         return complete;
     }
 
-    /** A slow instance is better than none. */
+    /** For a stream that has begun a silent instance is better than none. */
     @Override
-    public boolean waitsOn() {
-        return !request.canContinueElsewhere();
+    public boolean waitsOn(boolean isHung) {
+        return report.hasFirstByte() ? !request.canContinueElsewhere() : !isHung;
     }
 
     private String refusal() {

@@ -341,9 +341,9 @@ final class HandoffAttempt {
 
     private void send(Target to, Buffer body) {
         Instance instance = decode.instance();
-        if (instance.isLeaving() && !report.hasFirstByte() && request.hasOtherDecode()) {
+        if ((!instance.isUp() || instance.isLeaving()) && !report.hasFirstByte() && request.hasOtherDecode()) {
             request.failedBeforeFirstByte(
-                    new UpstreamFailure(instance, Kind.REFUSED, "it leaves before the prompt is computed"));
+                    new UpstreamFailure(instance, Kind.REFUSED, "it leaves or is down before the prompt is computed"));
             return;
         }
         decodeLeg = legs.decode(to, id, counted, body, new DecodeRelay(request), request.position());

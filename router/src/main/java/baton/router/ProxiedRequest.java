@@ -414,7 +414,7 @@ final class ProxiedRequest {
         begun().end();
         Role role = failure.instance().role();
         boolean mayBePrefilled = role == Role.DECODE && begun().prefill().isPresent();
-        boolean waits = failure.kind() != Kind.TIMEOUT
+        boolean waits = !failure.isOfSlowInstance()
                 && failure.kind() != Kind.ANSWER
                 && current.failuresLeft(role) > 0
                 && (current.isLoss() || mayBePrefilled)
@@ -445,14 +445,10 @@ final class ProxiedRequest {
                 () -> answerError(failure.status(), failure.describe(), Outcome.DECODE_BROKEN));
     }
 
-    /** Whether another instance would continue the stream, or would serve the request, if its instance also fails the health probe. */
+    /** Whether another instance would continue the stream. */
     boolean canContinueElsewhere() {
         Instance own = begun().decode().instance();
-        return report.hasFirstByte()
-                ? continuation
-                        .filter(stream -> stream.canContinueElsewhere(own))
-                        .isPresent()
-                : !own.isUp() && !own.isLeaving() && hasOtherDecode();
+        return continuation.filter(stream -> stream.canContinueElsewhere(own)).isPresent();
     }
 
     /** Why the stream is to leave its instance now; empty if it stays. */
@@ -488,10 +484,8 @@ final class ProxiedRequest {
 
     /** The request goes to another decode instance. */
     void failedBeforeFirstByte(UpstreamFailure failure) {
-        // A slow instance may be computing a long answer.
         RequestPause current = note(failure);
-        boolean mayRetry = current.failuresLeft(Role.DECODE) > 0
-                && (failure.kind() != Kind.TIMEOUT || !failure.instance().isUp());
+        boolean mayRetry = current.failuresLeft(Role.DECODE) > 0 && !failure.isOfSlowInstance();
         HandoffAttempt failed = begun();
         Optional<Target> other = mayRetry
                 ? routing.policy()

@@ -96,9 +96,11 @@ final class RequestLegs {
         if (share < 1) {
             own.set(Headers.PROMPT_SHARE, String.format(Locale.ROOT, "%.6f", share));
         }
-        return new Question(
+        Leg leg = new Question(
                         request.method(), Headers.target(request), own, body, limits.prefill(), limits.maxBodyBytes())
                 .ask(upstream, instance, Optional.of(instance.begin()), answered, failed);
+        limits.continueAfter().ifPresent(leg::within);
+        return leg;
     }
 
     /**

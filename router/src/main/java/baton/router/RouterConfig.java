@@ -69,8 +69,9 @@ public record RouterConfig(
      * @param maxBodyBytes the largest request body, and the largest prefill answer
      * @param maxInFlight requests running at once; more are refused with 503 at once instead of queueing
      * @param maxPerInstance requests to one instance at once; where all instances have as many, requests are refused with 503
-     * @param continueAfter the time without a token after which a stream continues at another instance, as it does when its instance breaks off; a request that
-     *     has lost its instance waits three times as long for another; empty if streams do not continue and requests do not wait
+     * @param continueAfter the time without a token after which a stream continues at another instance, as it does when its instance breaks off, and without an
+     *     answer to health probes after which an instance loses its requests; a request that has lost its instance waits three times as long for another; empty
+     *     if streams do not continue and requests do not wait
      * @param shadowShare share of the greedy completions that are computed a second time without a hand-over, 0 to 1
      */
     @GeneratedBuilder

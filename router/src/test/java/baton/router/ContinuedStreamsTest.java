@@ -25,6 +25,8 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
@@ -354,16 +356,17 @@ class ContinuedStreamsTest {
         };
     }
 
-    @Test
-    void aPromptThatIsComputedWhileItsDecodeInstanceLeavesGoesToAnotherOne() throws Exception {
+    @ParameterizedTest
+    @ValueSource(ints = {500, 503})
+    void aPromptThatIsComputedWhileItsDecodeInstanceLeavesGoesToAnotherOne(int health) throws Exception {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         prefill.behaviour = (_, response) -> open.complete(response);
         Router router = router(decode, other);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         HttpServerResponse computed = open.get(10, TimeUnit.SECONDS);
-        decode.health = 503;
+        decode.health = health;
         Await.until(
-                "it is stopping",
+                "it is down",
                 RouterFixture.SOON,
                 () -> fixture.metric(router, "baton:router_instances_up{role=\"decode\"}") == 1);
 

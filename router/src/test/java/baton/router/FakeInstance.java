@@ -40,7 +40,9 @@ final class FakeInstance implements AutoCloseable {
 
     final AtomicInteger probes = new AtomicInteger();
 
+    /** The status of {@code /health}; 0 if that gets no answer. */
     volatile int health = 200;
+
     /** The answer of {@link ConnectorAddressQuery#PATH}; by default that of a server without this path. */
     volatile BiConsumer<Received, HttpServerResponse> ahead = json(404, "{\"detail\":\"Not Found\"}");
 
@@ -69,6 +71,11 @@ final class FakeInstance implements AutoCloseable {
         await(server.close());
     }
 
+    /** Refuses connections; requests that it has go on. */
+    void stopListening() {
+        var unused = server.shutdown(1, TimeUnit.HOURS);
+    }
+
     /** Listens again on the same port. */
     void restart() {
         server = listen(port);
@@ -90,7 +97,9 @@ final class FakeInstance implements AutoCloseable {
     private void handle(HttpServerRequest request) {
         HttpServerResponse response = request.response();
         if (request.path().equals("/health")) {
-            response.setStatusCode(health).end();
+            if (health > 0) {
+                response.setStatusCode(health).end();
+            }
             probes.incrementAndGet();
             return;
         }

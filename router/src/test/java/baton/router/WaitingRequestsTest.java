@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.upstream.Discovery;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.time.Duration;
@@ -26,6 +27,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(30)
 class WaitingRequestsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
+    private static final String ADMIN_KEY = "an-admin-key";
     private static final String RUNNING = "baton:router_requests_running";
 
     private final RouterFixture fixture = new RouterFixture();
@@ -44,16 +46,39 @@ class WaitingRequestsTest {
     }
 
     private Router router(RouterConfig.Limits limits, LocalPrefill localPrefill, FakeInstance... decodes) {
+        return router(limits, localPrefill, List.of(prefill), List.of(decodes));
+    }
+
+    private Router router(
+            RouterConfig.Limits limits,
+            LocalPrefill localPrefill,
+            List<FakeInstance> prefills,
+            List<FakeInstance> decodes) {
         return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
-                RouterFixture.uris(List.of(prefill)),
-                RouterFixture.uris(List.of(decodes)),
+                RouterFixture.uris(prefills),
+                RouterFixture.uris(decodes),
                 KvTransferParamsFlow.NAME,
                 Optional.empty(),
                 limits,
                 Optional.empty(),
-                PolicySettings.DEFAULT.withLocalPrefill(localPrefill)));
+                PolicySettings.DEFAULT.withLocalPrefill(localPrefill),
+                false,
+                new RouterConfig.Sources(Discovery.Settings.NONE, Optional.of(ADMIN_KEY))));
+    }
+
+    /** Nothing but health probes ends a leg in time. */
+    private static RouterConfig.Limits patient(Duration continueAfter) {
+        return RouterFixture.LIMITS
+                .withConnect(Duration.ofSeconds(1))
+                .withPrefill(Duration.ofHours(1))
+                .withIdle(Duration.ofHours(1))
+                .withContinueAfter(Optional.of(continueAfter));
+    }
+
+    private static LocalPrefill fallback(boolean isOn) {
+        return new LocalPrefill(isOn, 0, 0, Integer.MAX_VALUE);
     }
 
     private Router router() {
@@ -121,7 +146,7 @@ class WaitingRequestsTest {
     @ValueSource(booleans = {false, true})
     void aRequestWaitsForAPrefillInstanceUnlessDecodeComputesThePrompt(boolean fallback) throws Exception {
         BlockingQueue<HttpServerResponse> held = hold(prefill);
-        Router router = router(RouterFixture.LIMITS, new LocalPrefill(fallback, 0, 0, Integer.MAX_VALUE), decode);
+        Router router = router(RouterFixture.LIMITS, fallback(fallback), decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         awaitLegs(held, 1);
 
@@ -142,7 +167,7 @@ class WaitingRequestsTest {
     void aPrefillInstanceComputesThePromptThatADecodeInstanceBegan() throws Exception {
         prefill.health = 503;
         BlockingQueue<HttpServerResponse> held = hold(decode);
-        Router router = router(RouterFixture.LIMITS, new LocalPrefill(true, 0, 0, Integer.MAX_VALUE), decode);
+        Router router = router(RouterFixture.LIMITS, fallback(true), decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         awaitLegs(held, 1);
 
@@ -223,5 +248,88 @@ class WaitingRequestsTest {
 
         assertThat(answer.get(5, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(held).hasSize(1);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"true, false", "false, false", "false, true"})
+    void aPromptLeavesAPrefillInstanceThatHangs(boolean isFallback, boolean isRemoved) throws Exception {
+        FakeInstance other = fixture.instance();
+        BlockingQueue<HttpServerResponse> held = hold(prefill);
+        Router router = router(
+                patient(Duration.ofMillis(200)),
+                fallback(isFallback),
+                isFallback ? List.of(prefill) : List.of(prefill, other),
+                List.of(decode));
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY, "X-Request-Id", "mine");
+        awaitLegs(held, 1);
+        if (isRemoved) {
+            String removed = "{\"role\":\"prefill\",\"url\":\"%s\"}".formatted(prefill.uri());
+            assertThat(fixture.postTo(router, "/v1/instances/remove", removed, "Authorization", "Bearer " + ADMIN_KEY)
+                            .body())
+                    .contains("\"changed\":true");
+        }
+
+        prefill.health = 0;
+
+        assertThat(answer.get(20, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(other.received).hasSize(isFallback ? 0 : 1);
+        assertThat(decode.received).hasSize(1);
+        assertThat(fixture.get(router, "/v1/requests/mine/explain").body())
+                .contains("no answer within 0.2s, nor to health probes");
+        Await.until("the leg's connection closes", RouterFixture.SOON, () -> prefill.aborted.get() == 1);
+        if (isRemoved) {
+            prefill.health = 200;
+            int probes = prefill.probes.get();
+            int others = other.probes.get();
+            Await.until("the other one is probed", RouterFixture.SOON, () -> other.probes.get() > others + 40);
+            assertThat(prefill.probes.get())
+                    .as("probes of an instance without requests")
+                    .isLessThan(probes + 2);
+        }
+    }
+
+    /** With a prefill leg, and with the decode leg of a prompt that is computed there. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aRequestIsPlacedAnewWhenTheOnlyInstanceHangsNoLonger(boolean isPrefill) throws Exception {
+        FakeInstance hung = isPrefill ? prefill : decode;
+        prefill.health = isPrefill ? 200 : 503;
+        BlockingQueue<HttpServerResponse> held = hold(hung);
+        Router router = router(patient(Duration.ofSeconds(2)), fallback(!isPrefill), decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+
+        hung.health = 0;
+        awaitWaits(router, isPrefill ? "prefill" : "decode", 1);
+        hung.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        hung.health = 200;
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(hung.received).hasSize(2);
+        Await.until("the leg's connection closes", RouterFixture.SOON, () -> hung.aborted.get() == 1);
+    }
+
+    /** Its health probes are answered, or refused as by one that takes no more requests and finishes those that it has. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aRequestStaysAtAnInstanceThatIsSlow(boolean isListening) throws Exception {
+        FakeInstance other = fixture.instance();
+        BlockingQueue<HttpServerResponse> held = hold(prefill);
+        Router router =
+                router(patient(Duration.ofMillis(100)), LocalPrefill.NEVER, List.of(prefill, other), List.of(decode));
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+        if (!isListening) {
+            prefill.stopListening();
+            awaitUp(router, "prefill", 1);
+        }
+        int probes = other.probes.get();
+        Await.until("it is probed often", RouterFixture.SOON, () -> other.probes.get() > probes + 20);
+
+        FakeInstance.json(200, RouterFixture.ANSWER).accept(prefill.only(), held.take());
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(other.received).isEmpty();
+        assertThat(prefill.aborted.get()).isZero();
     }
 }

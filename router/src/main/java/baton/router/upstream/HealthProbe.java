@@ -19,12 +19,14 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
  * Requests {@code /health} of every instance at intervals, each time over a new connection, and marks the instance up or down. An
- * instance that is slow to answer may only be busy, so it is marked down for that after several missed answers in a row.
+ * instance that is slow to answer may only be busy, so it is marked down for that after several missed answers in a row. One that is down because it does not
+ * answer, or answers that it is not healthy, hangs. One that refuses connections may be finishing its requests; if it has ended, theirs are lost.
  * {@link ConnectorAddressQuery Connector addresses} are asked for after that; requests do not wait for them.
  * All state is confined to one event loop.
  */
@@ -44,6 +46,8 @@ public final class HealthProbe {
             ClientSSLOptions tls) {}
 
     private static final int MISSED_ANSWERS = 3;
+    /** Of a connection to a host of the same network that does not answer. */
+    private static final String NO_HOST = "No route to host";
     /** In bytes; only the status counts. */
     private static final int MOST_ANSWER = 1 << 20;
 
@@ -82,18 +86,21 @@ public final class HealthProbe {
     public Future<Void> watch(Instance instance) {
         Watch watch = new Watch(instance);
         context.runOnContext(asked -> {
-            watches.put(instance, watch);
+            Watch before = watches.put(instance, watch);
+            if (before != null) {
+                before.cancel();
+            }
             watch.probe();
         });
         return watch.probed.future();
     }
 
-    /** Stops probing an instance. Any thread. */
+    /** Stops probing an instance, once it has no requests: it may hang with them yet. Any thread. */
     public void forget(Instance instance) {
         context.runOnContext(asked -> {
-            Watch watch = watches.remove(instance);
+            Watch watch = watches.get(instance);
             if (watch != null) {
-                watch.cancel();
+                watch.forget();
             }
         });
     }
@@ -133,6 +140,9 @@ public final class HealthProbe {
         private long timer = -1;
         private @Nullable Leg leg;
         private int missed;
+        private boolean forgotten;
+        /** When the instance was last known to work on its requests. */
+        private long heard = upstream.ticker().nanos();
 
         Watch(Instance instance) {
             this.instance = instance;
@@ -157,6 +167,14 @@ public final class HealthProbe {
             }
         }
 
+        void forget() {
+            forgotten = true;
+            if (instance.running() == 0) {
+                watches.remove(instance);
+                cancel();
+            }
+        }
+
         void cancel() {
             vertx.cancelTimer(timer);
             if (leg != null) {
@@ -167,6 +185,7 @@ public final class HealthProbe {
         private void answered(int status) {
             missed = 0;
             if (status == 200) {
+                works();
                 instance.probed();
                 if (instance.markUp()) {
                     query.ifPresent(ConnectorAddressQuery::cameUp);
@@ -176,18 +195,33 @@ public final class HealthProbe {
             } else {
                 String reason = "GET /health answers " + status;
                 if (status == 503) {
+                    works();
                     instance.markStopping(reason);
                 } else {
-                    instance.markDown(reason);
+                    hangs(reason);
                 }
                 again();
             }
         }
 
+        private void works() {
+            heard = upstream.ticker().nanos();
+            instance.silentSince(OptionalLong.empty());
+        }
+
+        private void hangs(String reason) {
+            instance.markDown(reason);
+            instance.silentSince(OptionalLong.of(heard));
+        }
+
         private void failed(UpstreamFailure failure) {
             missed++;
-            if (failure.kind() != Kind.TIMEOUT || missed >= MISSED_ANSWERS) {
-                instance.markDown("GET /health: " + failure.reason());
+            String reason = "GET /health: " + failure.reason();
+            boolean isTimeout = failure.kind() == Kind.TIMEOUT;
+            if (isTimeout && missed >= MISSED_ANSWERS || reason.contains(NO_HOST)) {
+                hangs(reason);
+            } else if (!isTimeout) {
+                instance.markDown(reason);
             }
             again();
         }
@@ -196,6 +230,9 @@ public final class HealthProbe {
             probing = false;
             timer = vertx.setTimer(settings.interval().toMillis(), due -> probe());
             probed.tryComplete();
+            if (forgotten) {
+                forget();
+            }
         }
     }
 }

@@ -62,6 +62,7 @@ public final class Instance {
     private final LongAdder begun = new LongAdder();
     private final LongAdder served = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
+    private volatile OptionalLong silent = OptionalLong.empty();
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
     /** Kept while the instance is down, so that it can be used as soon as it is up again. */
     private volatile Optional<InstanceConnector> connector = Optional.empty();
@@ -191,6 +192,17 @@ public final class Instance {
 
     public boolean isUp() {
         return down.isEmpty();
+    }
+
+    /** Since when health probes have found no sign that it works on its requests, in the router's ticker's nanoseconds; empty if the last one has. */
+    void silentSince(OptionalLong nanos) {
+        silent = nanos;
+    }
+
+    /** Whether it has hung since that time, by its health probes. */
+    boolean isHungSince(long nanos) {
+        OptionalLong since = silent;
+        return since.isPresent() && since.getAsLong() - nanos <= 0;
     }
 
     /** Counts a request to the instance as running until the returned action runs. */

@@ -31,9 +31,13 @@ public final class Leg {
 
         void onFailure(UpstreamFailure failure);
 
-        /** Whether it waits on, up to the leg's own deadline, when the instance has been silent for the time of {@link #within}. */
-        default boolean waitsOn() {
-            return false;
+        /**
+         * Whether it waits on, up to the leg's own deadline, when there has been no piece for the time of {@link #within}.
+         *
+         * @param isHung whether the instance has answered no health probe for as long either
+         */
+        default boolean waitsOn(boolean isHung) {
+            return !isHung;
         }
     }
 
@@ -246,9 +250,13 @@ public final class Leg {
     /** One timer per leg, set again for the rest of the deadline if bytes arrived in the meantime: cheaper than one per chunk. */
     private void arm(long nanos) {
         timer = upstream.vertx().setTimer(Math.max(1, nanos / 1_000_000), fired -> {
-            long silent = upstream.ticker().nanos() - since;
-            boolean waitsOn =
-                    !paused && silenceNanos < deadlineNanos && silenceNanos - silent <= 1_000_000 && receiver.waitsOn();
+            long now = upstream.ticker().nanos();
+            long silent = now - since;
+            boolean isHung = instance.isHungSince(now - silenceNanos);
+            boolean waitsOn = !paused
+                    && silenceNanos < deadlineNanos
+                    && silenceNanos - silent <= 1_000_000
+                    && receiver.waitsOn(isHung);
             long deadline = paused || waitsOn ? deadlineNanos : silenceNanos;
             long left = deadline - silent;
             if (left > 1_000_000) {
@@ -256,7 +264,7 @@ public final class Leg {
             } else if (paused) {
                 fail(Kind.CLIENT_STALLED, "the client took no bytes for " + words(deadline));
             } else if (bounds == Bounds.WHOLE || response == null) {
-                fail(Kind.TIMEOUT, "no answer within " + words(deadline));
+                fail(Kind.TIMEOUT, "no answer within " + words(deadline) + (isHung ? ", nor to health probes" : ""));
             } else {
                 fail(Kind.TIMEOUT, "no bytes for " + words(deadline));
             }

@@ -33,12 +33,14 @@ public final class UpstreamFailure extends Exception {
     private final transient Instance instance;
     private final Kind kind;
     private final String reason;
+    private final boolean ofSlowInstance;
 
     public UpstreamFailure(Instance instance, Kind kind, String reason) {
         super(reason, null, false, false);
         this.instance = instance;
         this.kind = kind;
         this.reason = reason;
+        this.ofSlowInstance = kind == Kind.TIMEOUT && instance.isUp();
     }
 
     public Instance instance() {
@@ -47,6 +49,11 @@ public final class UpstreamFailure extends Exception {
 
     public Kind kind() {
         return kind;
+    }
+
+    /** Whether a deadline passed at an instance that was up: it may have been computing a long answer. */
+    public boolean isOfSlowInstance() {
+        return ofSlowInstance;
     }
 
     /** Names the instance and the reason. */
