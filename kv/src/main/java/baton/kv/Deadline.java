@@ -83,14 +83,9 @@ public final class Deadline {
      *
      * @return whether time remains
      */
-    public boolean await(Condition condition) throws InterruptedException {
-        return await(condition, LONGEST);
-    }
-
-    /** As {@link #await(Condition)}, at most that long. */
     @SuppressWarnings("WaitNotInLoop") // the callers loop
-    public boolean await(Condition condition, Duration most) throws InterruptedException {
-        long unusedLeft = condition.awaitNanos(remaining(most).toNanos());
+    public boolean await(Condition condition) throws InterruptedException {
+        long unusedLeft = condition.awaitNanos(remainingNanos());
         return !isOver();
     }
 

@@ -37,16 +37,13 @@ final class LookupConsumer implements LookupBuffer {
     /** Held while a request is sent, so that requests are sent in the order of their numbers. */
     private final ReentrantLock order = new ReentrantLock(true);
 
-    /** Guards the fields below. */
-    private final Object monitor = new Object();
-
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private final Map<Long, Asked> waiting = new HashMap<>();
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private long numbers;
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private @Nullable String ended;
 
     private record Asked(LookupMessage request, PendingLookup<Optional<Entry>> lookup) {}
@@ -111,7 +108,7 @@ final class LookupConsumer implements LookupBuffer {
         }
         try {
             Asked asked;
-            synchronized (monitor) {
+            synchronized (this) {
                 if (ended != null) {
                     throw new PipeException("the lookup buffer has ended: " + ended);
                 }
@@ -123,7 +120,7 @@ final class LookupConsumer implements LookupBuffer {
             try {
                 send(asked.request(), deadline.remaining());
             } catch (PipeException | RuntimeException e) {
-                synchronized (monitor) {
+                synchronized (this) {
                     waiting.remove(asked.request().number());
                 }
                 throw e;
@@ -136,7 +133,7 @@ final class LookupConsumer implements LookupBuffer {
 
     /** @return false if it was answered before */
     private boolean withdraw(Asked asked) {
-        synchronized (monitor) {
+        synchronized (this) {
             if (waiting.remove(asked.request().number()) == null) {
                 return false;
             }
@@ -208,17 +205,15 @@ final class LookupConsumer implements LookupBuffer {
         }
     }
 
-    private void refuse(LookupMessage answer, PipeException why) {
-        synchronized (monitor) {
-            Optional.ofNullable(waiting.remove(answer.number()))
-                    .ifPresent(asked -> asked.lookup().refuse(why));
-        }
+    private synchronized void refuse(LookupMessage answer, PipeException why) {
+        Optional.ofNullable(waiting.remove(answer.number()))
+                .ifPresent(asked -> asked.lookup().refuse(why));
     }
 
     /** @return whether a lookup has taken it over */
     private boolean complete(LookupMessage answer, Optional<Entry> content) throws PipeException {
         Asked asked;
-        synchronized (monitor) {
+        synchronized (this) {
             if (answer.number() < 0 || answer.number() >= numbers) {
                 throw new PipeException("an answer to request %d of %d".formatted(answer.number(), numbers));
             }
@@ -241,7 +236,7 @@ final class LookupConsumer implements LookupBuffer {
     }
 
     private void end(String reason) {
-        synchronized (monitor) {
+        synchronized (this) {
             if (ended == null) {
                 ended = reason;
             }

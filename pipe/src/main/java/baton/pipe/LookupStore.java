@@ -2,6 +2,7 @@ package baton.pipe;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -9,8 +10,6 @@ import java.util.Deque;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -24,13 +23,18 @@ final class LookupStore {
 
     private final LookupBuffer.Settings settings;
     private final Ticker ticker;
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
+
+    @GuardedBy("this")
     private final Deque<Kept> kept = new ArrayDeque<>();
+
+    @GuardedBy("this")
     private final Deque<Waiter> waiters = new ArrayDeque<>();
+
     /** Of stored entries and of those that were matched and not yet released. */
+    @GuardedBy("this")
     private long bytes;
 
+    @GuardedBy("this")
     private @Nullable String ended;
 
     LookupStore(LookupBuffer.Settings settings, Ticker ticker) {
@@ -105,12 +109,11 @@ final class LookupStore {
         add(new Kept(tokens.clone(), roi.clone(), Optional.empty(), cost, ticker.nanos()));
     }
 
-    private void reserve(long cost, Duration timeout) throws PipeException {
+    private synchronized void reserve(long cost, Duration timeout) throws PipeException {
         if (cost > settings.bytes()) {
             throw new PipeException("an entry of %d bytes, the buffer holds %d".formatted(cost, settings.bytes()));
         }
         Deadline deadline = Deadline.after(ticker, timeout);
-        lock.lock();
         try {
             while (ended == null && bytes + cost > settings.bytes()) {
                 Duration untilOldest = dropOld(cost);
@@ -122,15 +125,13 @@ final class LookupStore {
                             "nobody took enough of the %d bytes in the buffer within %d ms: no room for %d within %d"
                                     .formatted(bytes, timeout.toMillis(), cost, settings.bytes()));
                 }
-                boolean _ = deadline.await(changed, untilOldest);
+                boolean _ = deadline.atMost(untilOldest).awaitNotify(this);
             }
             failIfEnded();
             bytes += cost;
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new PipeException("interrupted while waiting for room", e);
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -139,6 +140,7 @@ final class LookupStore {
      *
      * @return the time until the next one may be dropped
      */
+    @GuardedBy("this")
     private Duration dropOld(long cost) {
         long keep = settings.keep().toNanos();
         while (!kept.isEmpty() && bytes + cost > settings.bytes()) {
@@ -158,74 +160,51 @@ final class LookupStore {
         return Deadline.LONGEST;
     }
 
-    private void add(Kept one) throws PipeException {
-        lock.lock();
-        try {
-            if (ended != null) {
-                one.free();
-                failIfEnded();
-            }
-            for (Iterator<Waiter> all = waiters.iterator(); all.hasNext(); ) {
-                Waiter waiter = all.next();
-                if (matches(waiter.tokens, waiter.roi, one.tokens(), one.roi())) {
-                    all.remove();
-                    waiter.matched(one);
-                    return;
-                }
-            }
-            kept.add(one);
-        } finally {
-            lock.unlock();
+    private synchronized void add(Kept one) throws PipeException {
+        if (ended != null) {
+            one.free();
+            failIfEnded();
         }
+        for (Iterator<Waiter> all = waiters.iterator(); all.hasNext(); ) {
+            Waiter waiter = all.next();
+            if (matches(waiter.tokens, waiter.roi, one.tokens(), one.roi())) {
+                all.remove();
+                waiter.matched(one);
+                return;
+            }
+        }
+        kept.add(one);
     }
 
     /** Gives the lookup the oldest entry that matches, now or later. */
-    void await(Waiter waiter) {
-        lock.lock();
-        try {
-            if (ended != null) {
-                waiter.ended(ended);
+    synchronized void await(Waiter waiter) {
+        if (ended != null) {
+            waiter.ended(ended);
+            return;
+        }
+        for (Iterator<Kept> all = kept.iterator(); all.hasNext(); ) {
+            Kept one = all.next();
+            if (matches(waiter.tokens, waiter.roi, one.tokens(), one.roi())) {
+                all.remove();
+                waiter.matched(one);
                 return;
             }
-            for (Iterator<Kept> all = kept.iterator(); all.hasNext(); ) {
-                Kept one = all.next();
-                if (matches(waiter.tokens, waiter.roi, one.tokens(), one.roi())) {
-                    all.remove();
-                    waiter.matched(one);
-                    return;
-                }
-            }
-            waiters.add(waiter);
-        } finally {
-            lock.unlock();
         }
+        waiters.add(waiter);
     }
 
     /** @return whether it was still waiting: then none of its methods is called any more */
-    boolean cancel(Waiter waiter) {
-        lock.lock();
-        try {
-            return waiters.remove(waiter);
-        } finally {
-            lock.unlock();
-        }
+    synchronized boolean cancel(Waiter waiter) {
+        return waiters.remove(waiter);
     }
 
     /** A matched entry no longer counts. */
-    void release(Kept matched) {
-        release(matched.bytes());
+    synchronized void release(Kept matched) {
+        bytes -= matched.bytes();
+        notifyAll();
     }
 
-    private void release(long cost) {
-        lock.lock();
-        try {
-            bytes -= cost;
-            changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
-    }
-
+    @GuardedBy("this")
     private void failIfEnded() throws PipeException {
         if (ended != null) {
             throw new PipeException("the lookup buffer has ended: " + ended);
@@ -234,8 +213,7 @@ final class LookupStore {
 
     void end(String reason) {
         List<Waiter> told;
-        lock.lock();
-        try {
+        synchronized (this) {
             if (ended != null) {
                 return;
             }
@@ -243,11 +221,9 @@ final class LookupStore {
             told = new ArrayList<>(waiters);
             waiters.clear();
             kept.forEach(Kept::free);
-            kept.forEach(each -> bytes -= each.bytes());
+            bytes -= kept.stream().mapToLong(Kept::bytes).sum();
             kept.clear();
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+            notifyAll();
         }
         told.forEach(waiter -> waiter.ended(reason));
     }

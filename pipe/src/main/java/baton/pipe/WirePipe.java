@@ -4,6 +4,7 @@ import baton.kv.Deadline;
 import baton.kv.GeneratedBuilder;
 import baton.kv.KvDigest;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -11,7 +12,6 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.Objects;
 import java.util.Optional;
-import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
@@ -41,16 +41,17 @@ public final class WirePipe implements Pipe {
     /** Held during send and receive. */
     private final ReentrantLock turn = new ReentrantLock(true);
 
-    /** Guards the fields below. */
-    private final ReentrantLock lock = new ReentrantLock();
+    // The monitor guards the fields below.
 
-    private final Condition changed = lock.newCondition();
+    @GuardedBy("this")
     private @Nullable String ended;
 
     /** Of the sending end: not yet on the wire. */
+    @GuardedBy("this")
     private final Deque<Item> queue = new ArrayDeque<>();
 
     /** Of the sending end: bytes of each tensor that is not acknowledged. */
+    @GuardedBy("this")
     private final Deque<Long> untaken = new ArrayDeque<>();
 
     private long untakenBytes;
@@ -59,6 +60,7 @@ public final class WirePipe implements Pipe {
     private PipeFrame.@Nullable Announced next;
 
     /** Of the receiving end: whether an acknowledgement is due. */
+    @GuardedBy("this")
     private boolean acknowledge;
 
     /** Tensors sent so far, or received. */
@@ -150,29 +152,23 @@ public final class WirePipe implements Pipe {
         Deadline deadline = Deadline.after(ticker, timeout);
         takeTurn(deadline, "others are sending");
         try {
-            lock.lock();
-            try {
+            synchronized (this) {
                 awaitOrEnd(
                         () -> untakenBytes == 0 || untakenBytes + cost <= settings.bufferBytes(),
                         deadline,
                         () -> "the receiver has not taken %d bytes: no room for %d within the %d of the buffer"
                                 .formatted(untakenBytes, cost, settings.bufferBytes()));
                 failIfEnded();
-            } finally {
-                lock.unlock();
             }
             // The room stays: only the thread that holds the turn fills the buffer.
             Item item = new Item(announce(tensor), Optional.of(tensor));
-            lock.lock();
-            try {
+            synchronized (this) {
                 failIfEnded();
                 count++;
                 queue.add(item);
                 untaken.add(cost);
                 untakenBytes += cost;
-                changed.signalAll();
-            } finally {
-                lock.unlock();
+                notifyAll();
             }
         } finally {
             turn.unlock();
@@ -205,18 +201,13 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    private Item nextToSend() throws PipeException, InterruptedException {
+    private synchronized Item nextToSend() throws PipeException, InterruptedException {
         Deadline alive = Deadline.after(ticker, settings.silence().dividedBy(4));
-        lock.lock();
-        try {
-            while (ended == null && queue.isEmpty() && !alive.isOver()) {
-                boolean _ = alive.await(changed);
-            }
-            failIfEnded();
-            return queue.isEmpty() ? new Item(new PipeFrame.Alive(), Optional.empty()) : queue.remove();
-        } finally {
-            lock.unlock();
+        while (ended == null && queue.isEmpty() && !alive.isOver()) {
+            boolean _ = alive.awaitNotify(this);
         }
+        failIfEnded();
+        return queue.isEmpty() ? new Item(new PipeFrame.Alive(), Optional.empty()) : queue.remove();
     }
 
     private void receiveAcknowledgements(Arena arena) throws PipeException {
@@ -227,8 +218,7 @@ public final class WirePipe implements Pipe {
             switch (PipeFrame.read(header, 0)) {
                 case PipeFrame.Alive() -> {}
                 case PipeFrame.Taken(long now) -> {
-                    lock.lock();
-                    try {
+                    synchronized (this) {
                         if (now < taken || now > count) {
                             throw new PipeException("the receiver says that it took %d after %d, of %d that were sent"
                                     .formatted(now, taken, count));
@@ -236,9 +226,7 @@ public final class WirePipe implements Pipe {
                         for (; taken < now; taken++) {
                             untakenBytes -= untaken.remove();
                         }
-                        changed.signalAll();
-                    } finally {
-                        lock.unlock();
+                        notifyAll();
                     }
                 }
                 case PipeFrame.Announced _ -> throw new PipeException("the receiver sends tensors");
@@ -257,23 +245,17 @@ public final class WirePipe implements Pipe {
         takeTurn(deadline, "others are receiving");
         try {
             PipeFrame.Announced announced;
-            lock.lock();
-            try {
+            synchronized (this) {
                 awaitOrEnd(() -> next != null, deadline, () -> "nothing came");
                 failIfEnded();
                 announced = Objects.requireNonNull(next, "neither ended nor anything here");
-            } finally {
-                lock.unlock();
             }
             Tensor tensor = receive(announced, memory);
-            lock.lock();
-            try {
+            synchronized (this) {
                 next = null;
                 count++;
                 acknowledge = true;
-                changed.signalAll();
-            } finally {
-                lock.unlock();
+                notifyAll();
             }
             check(announced, tensor);
             return tensor;
@@ -341,18 +323,15 @@ public final class WirePipe implements Pipe {
                 throw new PipeException("tensor %d came where %d was due".formatted(frame.number(), expected));
             }
             expected++;
-            lock.lock();
-            try {
+            synchronized (this) {
                 next = frame;
-                changed.signalAll();
+                notifyAll();
                 while (next != null && ended == null) {
                     // Without a timeout: until receive() is called and done. If the peer dies the acknowledging thread
                     // ends the pipe.
-                    changed.await();
+                    wait();
                 }
                 failIfEnded();
-            } finally {
-                lock.unlock();
             }
         }
     }
@@ -362,16 +341,13 @@ public final class WirePipe implements Pipe {
         while (true) {
             Deadline alive = Deadline.after(ticker, settings.silence().dividedBy(4));
             PipeFrame frame;
-            lock.lock();
-            try {
+            synchronized (this) {
                 while (ended == null && !acknowledge && !alive.isOver()) {
-                    boolean _ = alive.await(changed);
+                    boolean _ = alive.awaitNotify(this);
                 }
                 failIfEnded();
                 frame = acknowledge ? new PipeFrame.Taken(count) : new PipeFrame.Alive();
                 acknowledge = false;
-            } finally {
-                lock.unlock();
             }
             frame.write(header);
             wire.send(header, settings.silence());
@@ -395,14 +371,15 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    /** Waits for a condition or the pipe's end; the lock is held. */
+    /** Waits for a condition or the pipe's end. */
+    @GuardedBy("this")
     private void awaitOrEnd(BooleanSupplier condition, Deadline deadline, Supplier<String> why) throws PipeException {
         try {
             while (ended == null && !condition.getAsBoolean()) {
                 if (deadline.isOver()) {
                     throw new PipeException("%s, within %s".formatted(why.get(), deadline));
                 }
-                boolean _ = deadline.await(changed);
+                boolean _ = deadline.awaitNotify(this);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -410,6 +387,7 @@ public final class WirePipe implements Pipe {
         }
     }
 
+    @GuardedBy("this")
     private void failIfEnded() throws PipeException {
         if (ended != null) {
             throw new PipeException("the pipe has ended: " + ended);
@@ -417,16 +395,13 @@ public final class WirePipe implements Pipe {
     }
 
     private void end(String reason) {
-        lock.lock();
-        try {
+        synchronized (this) {
             if (ended == null) {
                 ended = reason;
             }
             queue.forEach(WirePipe::free);
             queue.clear();
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+            notifyAll();
         }
         wire.close();
     }

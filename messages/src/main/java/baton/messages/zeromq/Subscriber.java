@@ -12,8 +12,6 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 
 /** A connected SUB socket: the topics that it asked for, and what waits for it. A thread of its own sends. */
@@ -35,19 +33,17 @@ final class Subscriber implements BoundSocket.Guest {
     private final byte[] topic;
     private final Ticker ticker;
     private final Consumer<Subscriber> whenLeft;
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private final ArrayDeque<Publication> waiting = new ArrayDeque<>();
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private final Set<String> prefixes = new HashSet<>();
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private long bytes;
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private boolean left;
 
     private volatile boolean sending;
@@ -74,45 +70,30 @@ final class Subscriber implements BoundSocket.Guest {
      *
      * @return false if there is no room, so that it is lost to this subscriber
      */
-    boolean offer(Publication message) {
-        lock.lock();
-        try {
-            if (left || !isWanted()) {
-                return true;
-            }
-            if ((bounds.hwm() > 0 && waiting.size() >= bounds.hwm())
-                    || bytes + message.weight() > bounds.subscriberBytes()) {
-                return false;
-            }
-            waiting.add(message);
-            bytes += message.weight();
-            changed.signal();
+    synchronized boolean offer(Publication message) {
+        if (left || !isWanted()) {
             return true;
-        } finally {
-            lock.unlock();
         }
+        if ((bounds.hwm() > 0 && waiting.size() >= bounds.hwm())
+                || bytes + message.weight() > bounds.subscriberBytes()) {
+            return false;
+        }
+        waiting.add(message);
+        bytes += message.weight();
+        notifyAll();
+        return true;
     }
 
-    boolean wantsTopic() {
-        lock.lock();
-        try {
-            return !left && isWanted();
-        } finally {
-            lock.unlock();
-        }
+    synchronized boolean wantsTopic() {
+        return !left && isWanted();
     }
 
     /** Whether it has been sent everything. */
-    boolean isDone() {
-        lock.lock();
-        try {
-            return left || (waiting.isEmpty() && !sending);
-        } finally {
-            lock.unlock();
-        }
+    synchronized boolean isDone() {
+        return left || (waiting.isEmpty() && !sending);
     }
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private boolean isWanted() {
         return prefixes.stream().anyMatch(prefix -> startsWith(topic, prefix));
     }
@@ -130,8 +111,7 @@ final class Subscriber implements BoundSocket.Guest {
             throw new Zmtp.Violation("neither a subscription nor the end of one");
         }
         String prefix = new String(frame, 1, frame.length - 1, StandardCharsets.ISO_8859_1);
-        lock.lock();
-        try {
+        synchronized (this) {
             if (frame[0] == CANCEL) {
                 prefixes.remove(prefix);
             } else if (prefixes.size() < bounds.subscriptions() || prefixes.contains(prefix)) {
@@ -140,8 +120,6 @@ final class Subscriber implements BoundSocket.Guest {
                 throw new Zmtp.Violation("more than " + bounds.subscriptions() + " subscriptions");
             }
             return true;
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -158,17 +136,14 @@ final class Subscriber implements BoundSocket.Guest {
 
     @Override
     public void left() {
-        lock.lock();
-        try {
+        synchronized (this) {
             if (left) {
                 return;
             }
             left = true;
             waiting.clear();
             bytes = 0;
-            changed.signal();
-        } finally {
-            lock.unlock();
+            notifyAll();
         }
         whenLeft.accept(this);
     }
@@ -192,22 +167,17 @@ final class Subscriber implements BoundSocket.Guest {
     }
 
     /** The next message, once there is one; empty at the end. */
-    private Optional<Publication> next() throws InterruptedException {
-        lock.lock();
-        try {
-            while (waiting.isEmpty() && !left) {
-                boolean unusedTime = Deadline.after(ticker, NAP).await(changed);
-            }
-            if (left) {
-                return Optional.empty();
-            }
-            Publication message = waiting.remove();
-            bytes -= message.weight();
-            sendingSince = ticker.nanos();
-            sending = true;
-            return Optional.of(message);
-        } finally {
-            lock.unlock();
+    private synchronized Optional<Publication> next() throws InterruptedException {
+        while (waiting.isEmpty() && !left) {
+            boolean unusedTime = Deadline.after(ticker, NAP).awaitNotify(this);
         }
+        if (left) {
+            return Optional.empty();
+        }
+        Publication message = waiting.remove();
+        bytes -= message.weight();
+        sendingSince = ticker.nanos();
+        sending = true;
+        return Optional.of(message);
     }
 }

@@ -15,7 +15,6 @@ import java.util.Optional;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
-import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -180,7 +179,6 @@ final class NcclWire implements Wire {
     private final class Way {
         private final boolean sends;
         private final int peer;
-        private final ReentrantLock inside = new ReentrantLock();
         private NcclLanes.@Nullable Lane lane;
         private long communicator;
         private long messages;
@@ -190,25 +188,19 @@ final class NcclWire implements Wire {
             this.peer = peer;
         }
 
-        void open(byte[] uniqueId, int rank, Deadline deadline) throws PipeException {
-            inside.lock();
-            try {
-                lane = lanes.take();
-                lanes.useDevice();
-                communicator = api.communicator(uniqueId, rank);
-                await(deadline, "communicators were not made", () -> api.isReady(communicator));
-            } finally {
-                inside.unlock();
-            }
+        synchronized void open(byte[] uniqueId, int rank, Deadline deadline) throws PipeException {
+            lane = lanes.take();
+            lanes.useDevice();
+            communicator = api.communicator(uniqueId, rank);
+            await(deadline, "communicators were not made", () -> api.isReady(communicator));
         }
 
-        void move(TensorBytes bytes, Duration timeout) throws PipeException {
+        synchronized void move(TensorBytes bytes, Duration timeout) throws PipeException {
             if (bytes.byteSize() == 0) {
                 return;
             }
             Deadline deadline = Deadline.after(ticker, timeout);
             long at = 0;
-            inside.lock();
             try {
                 messages++;
                 NcclLanes.Lane own = lane;
@@ -247,8 +239,6 @@ final class NcclWire implements Wire {
                     throw new PipeException(
                             "%s bytes, after %d: %s: %s".formatted(what, at, NcclWire.this, e.getMessage()), e);
                 }
-            } finally {
-                inside.unlock();
             }
         }
 
@@ -292,13 +282,8 @@ final class NcclWire implements Wire {
             }
         }
 
-        void close() {
-            inside.lock();
-            try {
-                Optional<Thread> _ = end(new AtomicBoolean());
-            } finally {
-                inside.unlock();
-            }
+        synchronized void close() {
+            Optional<Thread> _ = end(new AtomicBoolean());
         }
 
         /**

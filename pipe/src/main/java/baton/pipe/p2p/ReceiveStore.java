@@ -8,19 +8,18 @@ import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.BuddyPool;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 
 /**
  * Received tensors that wait to be taken.
  *
- * <p>Guarded by one lock. A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory
+ * <p>A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory
  * comes from the buffer, which may be a device's, then from the pool, which is the host's; when both are full, the sender waits.
  */
 final class ReceiveStore implements AutoCloseable {
@@ -35,10 +34,14 @@ final class ReceiveStore implements AutoCloseable {
     private final Ticker ticker;
     private final BuddyPool buffer;
     private final BuddyPool pool;
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
+
+    @GuardedBy("this")
     private final Map<Key, Slot> slots = new HashMap<>();
+
+    @GuardedBy("this")
     private final Map<String, Boolean> unwanted = new LinkedHashMap<>();
+
+    @GuardedBy("this")
     private boolean closed;
 
     ReceiveStore(P2pSettings settings, P2pStats stats, Ticker ticker) {
@@ -83,8 +86,7 @@ final class ReceiveStore implements AutoCloseable {
      *
      * @throws P2pException if there is none in time, or the tensor is unwanted; a {@link #take} of the tensor then fails too
      */
-    BuddyPool.Piece reserve(Key key, long bytes, Deadline deadline) throws P2pException {
-        lock.lock();
+    synchronized BuddyPool.Piece reserve(Key key, long bytes, Deadline deadline) throws P2pException {
         try {
             while (true) {
                 if (closed || unwanted.containsKey(key.group())) {
@@ -117,66 +119,44 @@ final class ReceiveStore implements AutoCloseable {
                     remember(key, why);
                     throw why;
                 }
-                boolean unusedInTime = deadline.await(changed);
+                boolean unusedInTime = deadline.awaitNotify(this);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + key.tensorId, e);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** The tensor is complete. Takes the memory over. */
-    void arrived(Key key, TensorHead head, BuddyPool.Piece piece) {
-        lock.lock();
-        try {
-            stats.add(Count.RECEIVED_TENSORS, 1);
-            stats.add(Count.RECEIVED_BYTES, piece.memory().byteSize());
-            if (closed || unwanted.containsKey(key.group())) {
-                stats.add(Count.UNWANTED, 1);
-                piece.close();
-                changed.signalAll();
-            } else {
-                replace(key, new Slot.Here(head, piece, ticker.nanos()));
-            }
-        } finally {
-            lock.unlock();
+    synchronized void arrived(Key key, TensorHead head, BuddyPool.Piece piece) {
+        stats.add(Count.RECEIVED_TENSORS, 1);
+        stats.add(Count.RECEIVED_BYTES, piece.memory().byteSize());
+        if (closed || unwanted.containsKey(key.group())) {
+            stats.add(Count.UNWANTED, 1);
+            piece.close();
+            notifyAll();
+        } else {
+            replace(key, new Slot.Here(head, piece, ticker.nanos()));
         }
     }
 
     /** The tensor will not arrive. */
-    void failed(Key key, BuddyPool.Piece piece, P2pException why) {
-        lock.lock();
-        try {
-            piece.close();
-            if (!unwanted.containsKey(key.group())) {
-                remember(key, why);
-            }
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+    synchronized void failed(Key key, BuddyPool.Piece piece, P2pException why) {
+        piece.close();
+        if (!unwanted.containsKey(key.group())) {
+            remember(key, why);
         }
+        notifyAll();
     }
 
     /** Memory was returned, or a peer's connection has ended: waiting calls check again. */
-    void wake() {
-        lock.lock();
-        try {
-            changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
+    synchronized void wake() {
+        notifyAll();
     }
 
     /** Whether the tensor is here, or has failed. */
-    boolean has(Key key) {
-        lock.lock();
-        try {
-            return slots.containsKey(key);
-        } finally {
-            lock.unlock();
-        }
+    synchronized boolean has(Key key) {
+        return slots.containsKey(key);
     }
 
     /**
@@ -184,8 +164,8 @@ final class ReceiveStore implements AutoCloseable {
      *
      * @param gone the reason why the peer cannot send it any more, if there is one
      */
-    TensorExchange.Received take(Key key, Deadline deadline, Supplier<Optional<String>> gone) throws P2pException {
-        lock.lock();
+    synchronized TensorExchange.Received take(Key key, Deadline deadline, Supplier<Optional<String>> gone)
+            throws P2pException {
         try {
             while (true) {
                 Optional<Slot> slot = Optional.ofNullable(slots.remove(key));
@@ -208,13 +188,11 @@ final class ReceiveStore implements AutoCloseable {
                     throw new P2pException(
                             Fault.DEADLINE, "%s has not put %s within %s".formatted(key.from, key.tensorId, deadline));
                 }
-                boolean unusedInTime = deadline.await(changed);
+                boolean unusedInTime = deadline.awaitNotify(this);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + key.tensorId, e);
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -223,15 +201,17 @@ final class ReceiveStore implements AutoCloseable {
         wake();
     }
 
+    @GuardedBy("this")
     private void remember(Key key, P2pException why) {
         if (slots.size() < MOST_SLOTS / 2) {
             replace(key, new Slot.Failed(why, ticker.nanos()));
         }
     }
 
+    @GuardedBy("this")
     private void replace(Key key, Slot slot) {
         discard(Optional.ofNullable(slots.put(key, slot)));
-        changed.signalAll();
+        notifyAll();
     }
 
     private static void discard(Optional<Slot> slot) {
@@ -243,53 +223,41 @@ final class ReceiveStore implements AutoCloseable {
     }
 
     /** Drops a group's tensors, later ones as well. */
-    void forget(String group) {
-        lock.lock();
-        try {
-            unwanted.put(group, true);
-            if (unwanted.size() > MOST_UNWANTED) {
-                unwanted.remove(unwanted.keySet().iterator().next());
-            }
-            slots.entrySet().removeIf(entry -> {
-                boolean drop = entry.getKey().group().equals(group);
-                if (drop) {
-                    discard(Optional.of(entry.getValue()));
-                }
-                return drop;
-            });
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+    synchronized void forget(String group) {
+        unwanted.put(group, true);
+        if (unwanted.size() > MOST_UNWANTED) {
+            unwanted.remove(unwanted.keySet().iterator().next());
         }
+        slots.entrySet().removeIf(entry -> {
+            boolean drop = entry.getKey().group().equals(group);
+            if (drop) {
+                discard(Optional.of(entry.getValue()));
+            }
+            return drop;
+        });
+        notifyAll();
     }
 
     /** Drops tensors that were not taken for long; a later {@link #take} of one fails at once. */
-    void expire() {
+    synchronized void expire() {
         long now = ticker.nanos();
-        lock.lock();
-        try {
-            List<Key> old = slots.entrySet().stream()
-                    .filter(entry ->
-                            now - entry.getValue().since() > settings.keep().toNanos())
-                    .map(Map.Entry::getKey)
-                    .toList();
-            for (Key key : old) {
-                if (slots.remove(key) instanceof Slot.Here here) {
-                    stats.add(Count.EXPIRED, 1);
-                    here.piece.close();
-                    changed.signalAll();
-                    remember(
-                            key,
-                            new P2pException(
-                                    Fault.MISSING,
-                                    "nobody took %s within %d ms"
-                                            .formatted(
-                                                    key.tensorId,
-                                                    settings.keep().toMillis())));
-                }
+        List<Key> old = slots.entrySet().stream()
+                .filter(entry ->
+                        now - entry.getValue().since() > settings.keep().toNanos())
+                .map(Map.Entry::getKey)
+                .toList();
+        for (Key key : old) {
+            if (slots.remove(key) instanceof Slot.Here here) {
+                stats.add(Count.EXPIRED, 1);
+                here.piece.close();
+                notifyAll();
+                remember(
+                        key,
+                        new P2pException(
+                                Fault.MISSING,
+                                "nobody took %s within %d ms"
+                                        .formatted(key.tensorId, settings.keep().toMillis())));
             }
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -303,14 +271,11 @@ final class ReceiveStore implements AutoCloseable {
 
     @Override
     public void close() {
-        lock.lock();
-        try {
+        synchronized (this) {
             closed = true;
             slots.values().forEach(slot -> discard(Optional.of(slot)));
             slots.clear();
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+            notifyAll();
         }
         buffer.close();
         pool.close();

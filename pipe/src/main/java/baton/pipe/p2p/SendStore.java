@@ -1,5 +1,6 @@
 package baton.pipe.p2p;
 
+import baton.kv.Deadline;
 import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import baton.kv.Ticker;
@@ -8,6 +9,7 @@ import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.BuddyPool;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -15,8 +17,6 @@ import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * Memory of tensors to be sent, {@code kv_buffer_size} in all, and those that are kept until their peers request them: when there
@@ -38,13 +38,13 @@ final class SendStore implements AutoCloseable {
     private final Ticker ticker;
     private final BuddyPool memory;
     private final long mostPatience;
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition room = lock.newCondition();
 
     /** By peer and id, oldest first. */
+    @GuardedBy("this")
     private final Map<ReceiveStore.Key, Outgoing> kept = new LinkedHashMap<>();
 
     /** Of peers to which tensors were sent lately. */
+    @GuardedBy("this")
     private final Map<PeerAddress, Account> accounts = new HashMap<>();
 
     SendStore(P2pSettings settings, P2pStats stats, Ticker ticker) {
@@ -105,10 +105,9 @@ final class SendStore implements AutoCloseable {
      *
      * @throws P2pException if there is none in time, or the tensor's group was given up
      */
-    BuddyPool.Piece reserve(PeerAddress to, String tensorId, long bytes, Duration timeout, PushOut pushOut)
+    synchronized BuddyPool.Piece reserve(PeerAddress to, String tensorId, long bytes, Duration timeout, PushOut pushOut)
             throws P2pException {
         long left = timeout.toNanos();
-        lock.lock();
         try {
             while (true) {
                 // Again after each wait, which releases the lock.
@@ -155,7 +154,8 @@ final class SendStore implements AutoCloseable {
                     most = Math.min(left, untilStalled);
                 }
                 long before = ticker.nanos();
-                long unusedLeft = room.awaitNanos(most);
+                boolean unusedInTime =
+                        Deadline.after(ticker, Duration.ofNanos(most)).awaitNotify(this);
                 long waited = ticker.nanos() - before;
                 left -= waited;
                 if (harms) {
@@ -165,12 +165,11 @@ final class SendStore implements AutoCloseable {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new P2pException(Fault.CANCELLED, "interrupted while waiting to send " + tensorId, e);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** The peer with most of the memory, if that one got so much more. */
+    @GuardedBy("this")
     private PeerAddress hasMost(PeerAddress to, long more) {
         PeerAddress found = to;
         long most = more
@@ -185,28 +184,17 @@ final class SendStore implements AutoCloseable {
     }
 
     /** The peer has taken a tensor. */
-    void taken(PeerAddress by) {
-        lock.lock();
-        try {
-            long now = ticker.nanos();
-            Optional.ofNullable(accounts.get(by)).ifPresent(account -> {
-                account.patience =
-                        Math.min(mostPatience, account.patience + (now - account.lastTaken) / PATIENCE_SHARE);
-                account.lastTaken = now;
-            });
-        } finally {
-            lock.unlock();
-        }
+    synchronized void taken(PeerAddress by) {
+        long now = ticker.nanos();
+        Optional.ofNullable(accounts.get(by)).ifPresent(account -> {
+            account.patience = Math.min(mostPatience, account.patience + (now - account.lastTaken) / PATIENCE_SHARE);
+            account.lastTaken = now;
+        });
     }
 
     /** Refuses further tensors of a group. */
-    void giveUp(PeerAddress to, String group) {
-        lock.lock();
-        try {
-            Optional.ofNullable(accounts.get(to)).ifPresent(account -> giveUp(account, group));
-        } finally {
-            lock.unlock();
-        }
+    synchronized void giveUp(PeerAddress to, String group) {
+        Optional.ofNullable(accounts.get(to)).ifPresent(account -> giveUp(account, group));
     }
 
     private static void giveUp(Account account, String group) {
@@ -216,73 +204,47 @@ final class SendStore implements AutoCloseable {
         }
     }
 
-    void keep(Outgoing outgoing) {
-        lock.lock();
-        try {
-            Outgoing before = kept.put(outgoing.key(), outgoing);
-            if (before != null) {
-                free(before);
-            }
-        } finally {
-            lock.unlock();
+    synchronized void keep(Outgoing outgoing) {
+        Outgoing before = kept.put(outgoing.key(), outgoing);
+        if (before != null) {
+            free(before);
         }
     }
 
     /** Takes a kept tensor out; the caller has to {@link #free} or {@link #keep} it. */
-    Optional<Outgoing> take(PeerAddress by, String tensorId) {
-        lock.lock();
-        try {
-            return Optional.ofNullable(kept.remove(new ReceiveStore.Key(by, tensorId)));
-        } finally {
-            lock.unlock();
-        }
+    synchronized Optional<Outgoing> take(PeerAddress by, String tensorId) {
+        return Optional.ofNullable(kept.remove(new ReceiveStore.Key(by, tensorId)));
     }
 
     /** Frees its memory, once nothing writes to it. */
     void free(Outgoing outgoing) {
         outgoing.filled.await();
-        lock.lock();
-        try {
+        synchronized (this) {
             long bytes = outgoing.piece.memory().byteSize();
             Optional.ofNullable(accounts.get(outgoing.to)).ifPresent(account -> account.held -= bytes);
             outgoing.piece.close();
-            room.signalAll();
-        } finally {
-            lock.unlock();
+            notifyAll();
         }
     }
 
-    private void drop(ReceiveStore.Key key) {
+    private synchronized void drop(ReceiveStore.Key key) {
         Optional.ofNullable(kept.remove(key)).ifPresent(this::free);
     }
 
-    void forget(String group) {
-        lock.lock();
-        try {
-            kept.keySet().stream()
-                    .filter(key -> key.group().equals(group))
-                    .toList()
-                    .forEach(this::drop);
-        } finally {
-            lock.unlock();
-        }
+    synchronized void forget(String group) {
+        kept.keySet().stream().filter(key -> key.group().equals(group)).toList().forEach(this::drop);
     }
 
-    void expire() {
+    synchronized void expire() {
         long now = ticker.nanos();
-        lock.lock();
-        try {
-            kept.values().stream()
-                    .filter(outgoing -> now - outgoing.since > settings.keep().toNanos())
-                    .toList()
-                    .forEach(outgoing -> {
-                        stats.add(Count.EXPIRED, 1);
-                        drop(outgoing.key());
-                    });
-            accounts.values().removeIf(account -> account.held == 0 && now - account.lastUse > REMEMBERED.toNanos());
-        } finally {
-            lock.unlock();
-        }
+        kept.values().stream()
+                .filter(outgoing -> now - outgoing.since > settings.keep().toNanos())
+                .toList()
+                .forEach(outgoing -> {
+                    stats.add(Count.EXPIRED, 1);
+                    drop(outgoing.key());
+                });
+        accounts.values().removeIf(account -> account.held == 0 && now - account.lastUse > REMEMBERED.toNanos());
     }
 
     long used() {
@@ -291,12 +253,9 @@ final class SendStore implements AutoCloseable {
 
     @Override
     public void close() {
-        lock.lock();
-        try {
+        synchronized (this) {
             kept.values().forEach(this::free);
             kept.clear();
-        } finally {
-            lock.unlock();
         }
         memory.close();
     }

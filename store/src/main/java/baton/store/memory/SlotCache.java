@@ -12,7 +12,6 @@ import java.util.Arrays;
 import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.locks.ReentrantLock;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -46,7 +45,7 @@ final class SlotCache {
     private final CacheRecord record;
     private final long ownPin;
 
-    private final ReentrantLock lock = new ReentrantLock();
+    private final Object lock = new Object();
 
     /** By slot: the last reservation in which its key was asked for. */
     @GuardedBy("lock")
@@ -100,8 +99,7 @@ final class SlotCache {
      * @return false if another process does not give the lock up in time
      */
     boolean attach() {
-        lock.lock();
-        try {
+        synchronized (lock) {
             if (!slab.lockToOpen()) {
                 return false;
             }
@@ -118,8 +116,6 @@ final class SlotCache {
             reap(alive & ~ownPin);
             finish(true);
             return true;
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -185,11 +181,8 @@ final class SlotCache {
             // Another process may have stopped in the middle; a miss costs less than waiting for it.
             return NONE;
         }
-        lock.lock();
-        try {
+        synchronized (lock) {
             return index.find(key);
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -290,13 +283,10 @@ final class SlotCache {
                 return;
             }
         }
-        lock.lock();
-        try {
+        synchronized (lock) {
             if (begin()) {
                 finish(true);
             }
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -411,8 +401,7 @@ final class SlotCache {
 
     /** As {@link baton.store.ValueCache#reserve}. */
     boolean reserve(List<BlockHash> keys, int[] slots) {
-        lock.lock();
-        try {
+        synchronized (lock) {
             if (!begin()) {
                 Arrays.fill(slots, NONE);
                 return false;
@@ -429,8 +418,6 @@ final class SlotCache {
                 record.reservationFailed();
             }
             return reserved;
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -583,22 +570,18 @@ final class SlotCache {
             filling--;
             aborted.add(slot);
         }
-        lock.lock();
-        try {
+        synchronized (lock) {
             // Otherwise it is freed by the next one that gets the lock; it is not worth waiting for.
             if (slab.tryLock()) {
                 begun();
                 finish(true);
             }
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Removes a value, unless it is pinned. */
     void discard(int slot, BlockHash key) {
-        lock.lock();
-        try {
+        synchronized (lock) {
             if (!begin()) {
                 return;
             }
@@ -612,15 +595,12 @@ final class SlotCache {
             } finally {
                 finish(isWhole);
             }
-        } finally {
-            lock.unlock();
         }
     }
 
     /** As {@link baton.store.ValueCache#reset}. */
     boolean reset() {
-        lock.lock();
-        try {
+        synchronized (lock) {
             if (!begin()) {
                 return false;
             }
@@ -640,21 +620,16 @@ final class SlotCache {
             } finally {
                 finish(isWhole);
             }
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Drops this process's pins and fills. */
     void detach() {
-        lock.lock();
-        try {
+        synchronized (lock) {
             if (slab.isShared() && begin()) {
                 reap(slab.alive() & ~ownPin);
                 finish(true);
             }
-        } finally {
-            lock.unlock();
         }
     }
 

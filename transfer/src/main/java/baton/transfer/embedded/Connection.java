@@ -67,35 +67,33 @@ final class Connection {
     private @Nullable PeerMemory memory;
     private volatile @Nullable Thread reader;
 
-    private final Object monitor = new Object();
-
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private final Deque<ByteBuffer> frames = new ArrayDeque<>();
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private long framesBytes;
 
     /** The writer thread sends something that is in no queue any more. */
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private boolean sending;
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private final Deque<InFlightTransfer> streams = new ArrayDeque<>();
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private final Map<Long, InFlightTransfer> transfers = new HashMap<>();
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private long lastId;
 
     /** Of all its transfers. */
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private long ranges;
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private boolean closing;
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private boolean ended;
 
     /** @param initiates whether this process has opened it */
@@ -164,10 +162,8 @@ final class Connection {
         return String.valueOf(channel.getRemoteAddress());
     }
 
-    boolean isOpen() {
-        synchronized (monitor) {
-            return !ended && !closing;
-        }
+    synchronized boolean isOpen() {
+        return !ended && !closing;
     }
 
     /** Seals the connection from here on if instances have a secret. */
@@ -389,7 +385,7 @@ final class Connection {
             while (true) {
                 List<ByteBuffer> now = new ArrayList<>();
                 InFlightTransfer stream = null;
-                synchronized (monitor) {
+                synchronized (this) {
                     if (ended) {
                         return;
                     }
@@ -401,7 +397,7 @@ final class Connection {
                     }
                     sending = !now.isEmpty() || stream != null;
                     if (!sending) {
-                        monitor.notifyAll();
+                        notifyAll();
                     }
                 }
                 if (stream != null) {
@@ -434,7 +430,7 @@ final class Connection {
             left -= count;
             awaitWritable(count);
         }
-        synchronized (monitor) {
+        synchronized (this) {
             framesBytes -= bytes;
         }
     }
@@ -466,7 +462,7 @@ final class Connection {
             awaitWritable(count);
         }
         if (stream.cursor().left() > 0) {
-            synchronized (monitor) {
+            synchronized (this) {
                 if (stream.equals(transfers.get(stream.id()))) {
                     streams.add(stream);
                 }
@@ -536,7 +532,7 @@ final class Connection {
     /** @return false if more than {@code most} bytes would wait; true and nothing done if the connection has ended */
     boolean enqueue(Frame frame, long most) {
         ByteBuffer bytes = frame.encode();
-        synchronized (monitor) {
+        synchronized (this) {
             if (ended) {
                 return true;
             }
@@ -552,7 +548,7 @@ final class Connection {
 
     /** Sends a transfer's bytes, in turns with other streams. */
     void stream(InFlightTransfer transfer) {
-        synchronized (monitor) {
+        synchronized (this) {
             if (ended) {
                 return;
             }
@@ -570,56 +566,47 @@ final class Connection {
     }
 
     /** Enters a transfer into the table of those under way; one that this process has started gets its id. */
-    Admission admit(InFlightTransfer transfer) {
-        synchronized (monitor) {
-            boolean inbound = transfer instanceof InboundTransfer;
-            if (!inbound) {
-                transfer.setId(++lastId);
-            }
-            if (ended || closing) {
-                return Admission.GONE;
-            }
-            if (transfers.size() >= limits.transfers()
-                    || inbound && ranges + transfer.ranges() > 4L * limits.ranges()) {
-                return Admission.TOO_MANY;
-            }
-            transfers.put(transfer.id(), transfer);
-            ranges += transfer.ranges();
-            return Admission.ADMITTED;
+    synchronized Admission admit(InFlightTransfer transfer) {
+        boolean inbound = transfer instanceof InboundTransfer;
+        if (!inbound) {
+            transfer.setId(++lastId);
         }
+        if (ended || closing) {
+            return Admission.GONE;
+        }
+        if (transfers.size() >= limits.transfers() || inbound && ranges + transfer.ranges() > 4L * limits.ranges()) {
+            return Admission.TOO_MANY;
+        }
+        transfers.put(transfer.id(), transfer);
+        ranges += transfer.ranges();
+        return Admission.ADMITTED;
     }
 
     /** Gives a transfer another id; false if it is not in the table any more. */
-    boolean renumber(OutboundTransfer transfer) {
-        synchronized (monitor) {
-            if (!transfers.remove(transfer.id(), transfer)) {
-                return false;
-            }
-            transfer.setId(++lastId);
-            transfers.put(transfer.id(), transfer);
-            return true;
+    synchronized boolean renumber(OutboundTransfer transfer) {
+        if (!transfers.remove(transfer.id(), transfer)) {
+            return false;
         }
+        transfer.setId(++lastId);
+        transfers.put(transfer.id(), transfer);
+        return true;
     }
 
     /** The transfer under way that has this id. */
-    Optional<InFlightTransfer> transfer(long id) {
-        synchronized (monitor) {
-            return Optional.ofNullable(transfers.get(id));
-        }
+    synchronized Optional<InFlightTransfer> transfer(long id) {
+        return Optional.ofNullable(transfers.get(id));
     }
 
-    void forget(InFlightTransfer transfer) {
-        synchronized (monitor) {
-            if (transfers.remove(transfer.id(), transfer)) {
-                ranges -= transfer.ranges();
-            }
-            streams.remove(transfer);
+    synchronized void forget(InFlightTransfer transfer) {
+        if (transfers.remove(transfer.id(), transfer)) {
+            ranges -= transfer.ranges();
         }
+        streams.remove(transfer);
     }
 
     /** Begins no transfer any more and ends those that are under way. */
     void beginClosing() {
-        synchronized (monitor) {
+        synchronized (this) {
             closing = true;
         }
         endTransfers(Cause.CANCELLED, "the peer was closed");
@@ -634,8 +621,8 @@ final class Connection {
         Deadline deadline = Deadline.after(ticker, GOODBYE);
         boolean interrupted = false;
         try {
-            synchronized (monitor) {
-                while (!ended && (sending || !frames.isEmpty()) && deadline.awaitNotify(monitor)) {
+            synchronized (this) {
+                while (!ended && (sending || !frames.isEmpty()) && deadline.awaitNotify(this)) {
                     // Until all is sent, or time is up.
                 }
             }
@@ -659,12 +646,12 @@ final class Connection {
     }
 
     private void end(String why) {
-        synchronized (monitor) {
+        synchronized (this) {
             boolean first = !ended;
             ended = true;
             frames.clear();
             streams.clear();
-            monitor.notifyAll();
+            notifyAll();
             if (!first) {
                 return;
             }

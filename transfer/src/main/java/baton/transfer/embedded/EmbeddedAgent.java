@@ -71,8 +71,8 @@ import org.slf4j.LoggerFactory;
  *
  *   Lock order. A thread that holds a monitor takes only monitors of later steps, and at most one of a step:
  *     1. one of EmbeddedAgent.connecting, while a connection to a peer of that hash is opened, for the caller's timeout
- *     2. MemoryRegistry; EmbeddedAgent.monitor
- *     3. Connection.monitor; PeerMemory
+ *     2. MemoryRegistry; EmbeddedAgent
+ *     3. Connection; PeerMemory
  *     4. Gate (of a transfer), Inbox
  */
 
@@ -112,12 +112,10 @@ public final class EmbeddedAgent implements TransferAgent {
     private final AtomicLong mappedBytes = new AtomicLong();
     private volatile Runnable progress = () -> {};
 
-    private final Object monitor = new Object();
-
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private final Set<Connection> connections = new HashSet<>();
 
-    @GuardedBy("monitor")
+    @GuardedBy("this")
     private boolean closed;
 
     /** A thread that connects to a peer holds one of these, chosen by the peer's name, so that two threads get the same connection. */
@@ -344,10 +342,8 @@ public final class EmbeddedAgent implements TransferAgent {
         openConnections().forEach(connection -> connection.send(frame));
     }
 
-    private List<Connection> openConnections() {
-        synchronized (monitor) {
-            return List.copyOf(connections);
-        }
+    private synchronized List<Connection> openConnections() {
+        return List.copyOf(connections);
     }
 
     @Override
@@ -410,7 +406,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     private void enlist(Connection connection) throws IOException, TransferException {
         try {
-            synchronized (monitor) {
+            synchronized (this) {
                 requireOpen();
                 connections.add(connection);
             }
@@ -591,7 +587,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public void close() {
-        synchronized (monitor) {
+        synchronized (this) {
             if (closed) {
                 return;
             }
@@ -660,7 +656,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     /** A connection has ended. */
     void ended(Connection connection) {
-        synchronized (monitor) {
+        synchronized (this) {
             connections.remove(connection);
         }
         peers.values().removeIf(each -> each.connection() == connection);
@@ -677,11 +673,9 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    private void requireOpen() throws TransferException {
-        synchronized (monitor) {
-            if (closed) {
-                throw new TransferException("transfer agent " + name + " is closed");
-            }
+    private synchronized void requireOpen() throws TransferException {
+        if (closed) {
+            throw new TransferException("transfer agent " + name + " is closed");
         }
     }
 }

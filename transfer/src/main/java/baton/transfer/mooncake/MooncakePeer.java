@@ -18,9 +18,7 @@ import java.util.Deque;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
-import java.util.concurrent.locks.ReentrantLock;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -42,19 +40,17 @@ final class MooncakePeer extends SegmentPeer {
 
     private final MooncakeAgent agent;
     private final InetSocketAddress data;
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
 
     private final Set<SegmentTransfer> transfers = ConcurrentHashMap.newKeySet();
 
     /** Those of which batches may wait for a lane. */
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private final Deque<MooncakeTransfer> queue = new ArrayDeque<>();
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private int workers;
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private int idle;
 
     private volatile SocketChannel watched;
@@ -171,11 +167,8 @@ final class MooncakePeer extends SegmentPeer {
 
     @Override
     void ended(String why) {
-        lock.lock();
-        try {
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+        synchronized (this) {
+            notifyAll();
         }
         Closing.quietly(watched);
         failAll(Cause.PEER_GONE, why);
@@ -185,8 +178,7 @@ final class MooncakePeer extends SegmentPeer {
     void begin(MooncakeTransfer transfer) {
         int most = agent.limits().transfers();
         Optional<Cause> refused = Optional.empty();
-        lock.lock();
-        try {
+        synchronized (this) {
             if (!alive()) {
                 refused = Optional.of(Cause.PEER_GONE);
             } else if (transfers.size() >= most) {
@@ -195,8 +187,6 @@ final class MooncakePeer extends SegmentPeer {
                 transfers.add(transfer);
                 enqueue(transfer);
             }
-        } finally {
-            lock.unlock();
         }
         refused.ifPresent(cause -> transfer.fail(
                 cause,
@@ -207,10 +197,10 @@ final class MooncakePeer extends SegmentPeer {
         }
     }
 
-    @GuardedBy("lock")
+    @GuardedBy("this")
     private void enqueue(MooncakeTransfer transfer) {
         queue.add(transfer);
-        changed.signalAll();
+        notifyAll();
         int wanted = Math.min(agent.settings().lanes(), transfer.batches());
         for (int missing = wanted - idle;
                 missing > 0 && workers < agent.settings().lanes();
@@ -235,34 +225,29 @@ final class MooncakePeer extends SegmentPeer {
     }
 
     /** A transfer that has batches to move; empty when there was none for long, or the peer is gone. */
-    private Optional<MooncakeTransfer> next() {
+    private synchronized Optional<MooncakeTransfer> next() {
         Deadline deadline = Deadline.after(agent.ticker(), IDLE);
-        lock.lock();
-        try {
-            while (alive()) {
-                while (!queue.isEmpty()
-                        && (queue.getFirst().isEnded() || queue.getFirst().batches() == 0)) {
-                    queue.removeFirst();
-                }
-                if (!queue.isEmpty()) {
-                    return Optional.of(queue.getFirst());
-                }
-                idle++;
-                try {
-                    if (!deadline.await(changed) && queue.isEmpty()) {
-                        break;
-                    }
-                } catch (InterruptedException e) {
-                    break;
-                } finally {
-                    idle--;
-                }
+        while (alive()) {
+            while (!queue.isEmpty()
+                    && (queue.getFirst().isEnded() || queue.getFirst().batches() == 0)) {
+                queue.removeFirst();
             }
-            workers--;
-            return Optional.empty();
-        } finally {
-            lock.unlock();
+            if (!queue.isEmpty()) {
+                return Optional.of(queue.getFirst());
+            }
+            idle++;
+            try {
+                if (!deadline.awaitNotify(this) && queue.isEmpty()) {
+                    break;
+                }
+            } catch (InterruptedException e) {
+                break;
+            } finally {
+                idle--;
+            }
         }
+        workers--;
+        return Optional.empty();
     }
 
     /** Moves batches over a lane, which lasts until it fails or is idle for long. */
@@ -316,11 +301,8 @@ final class MooncakePeer extends SegmentPeer {
             return;
         }
         if (again) {
-            lock.lock();
-            try {
+            synchronized (this) {
                 enqueue(transfer);
-            } finally {
-                lock.unlock();
             }
             return;
         }
