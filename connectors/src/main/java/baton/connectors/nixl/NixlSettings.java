@@ -22,21 +22,17 @@ import tools.jackson.databind.JsonNode;
 /**
  * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} says what they mean.
  *
+ * @param oneSided those of one-sided transfers
  * @param agent the whole {@code kv_connector_extra_config}, for the choice of the transfer agent ({@link TransferAgents})
  * @param mirrorsVllm {@code vllm_compat} is {@code "mirror"}: vLLM instances among {@code peers} are asked for their hash
  * @param digest {@code kv_digest}: of the checksums of this instance's blocks; empty for {@code auto}
  */
 public record NixlSettings(
+        OneSidedSettings oneSided,
         Duration lease,
         Duration decoderBlocksTtl,
         int recomputeThreshold,
         boolean bidirectional,
-        boolean enforceCompatibility,
-        Duration engineTtl,
-        Duration pushRegistrationTimeout,
-        Duration handshakeTimeout,
-        Duration transferTimeout,
-        String host,
         int port,
         JsonFields agent,
         List<PeerAddress> peers,
@@ -44,9 +40,7 @@ public record NixlSettings(
         boolean mirrorsVllm,
         Optional<BlockInterior> vllmCpuInterior,
         Optional<Integer> vllmTensorParallelSize,
-        boolean requireVerified,
-        Optional<KvDigest> digest,
-        PeerAccess access) {
+        Optional<KvDigest> digest) {
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
     private static final String THRESHOLD = "kv_recompute_threshold";
@@ -155,17 +149,24 @@ public record NixlSettings(
                 peers.stream().map(PeerAddress::host).toList());
         access.requireSafe(extra.field(HOST), host);
         boolean mirrors = isMirror(extra, access);
+        OneSidedSettings oneSided = new OneSidedSettings(
+                host,
+                access,
+                seconds(extra, HANDSHAKE_TIMEOUT).orElseThrow(),
+                extra.bool(ENFORCE).orElseThrow(),
+                mirrors ? Set.copyOf(peers) : Set.of(),
+                extra.bool(REQUIRE_VERIFIED).orElseThrow(),
+                extra.seconds(ENGINE_TTL, 0, A_YEAR).orElseThrow(),
+                lease.multipliedBy(2).dividedBy(3),
+                lease.dividedBy(OneSidedSettings.HEARTBEATS_OF_LEASE),
+                seconds(extra, TRANSFER_TIMEOUT).orElse(lease),
+                seconds(extra, PUSH_TIMEOUT).orElse(decoderTtl));
         return new NixlSettings(
+                oneSided,
                 lease,
                 decoderTtl,
                 extra.integerAtLeast(THRESHOLD, 0).orElseThrow(),
                 extra.bool(BIDIRECTIONAL).orElseThrow(),
-                extra.bool(ENFORCE).orElseThrow(),
-                extra.seconds(ENGINE_TTL, 0, A_YEAR).orElseThrow(),
-                seconds(extra, PUSH_TIMEOUT).orElse(decoderTtl),
-                seconds(extra, HANDSHAKE_TIMEOUT).orElseThrow(),
-                seconds(extra, TRANSFER_TIMEOUT).orElse(lease),
-                host,
                 extra.integer(PORT, 0, 65_535)
                         .or(() -> variables.integer(PORT_VARIABLE, 0, 65_535))
                         .orElse(5600),
@@ -175,29 +176,23 @@ public record NixlSettings(
                 mirrors,
                 extra.string(CPU_ISA).map(isa -> cpuInterior(extra.field(CPU_ISA), isa)),
                 extra.integerAtLeast(VLLM_TP_SIZE, 1),
-                extra.bool(REQUIRE_VERIFIED).orElseThrow(),
                 extra.string(DIGEST)
                         .filter(label -> !label.equals(AUTO))
                         .map(label -> KvDigest.find(label)
                                 .orElseThrow(() -> ConfigException.unsupported(
-                                        extra.field(DIGEST), label, AUTO + ", " + KvDigest.labels()))),
-                access);
+                                        extra.field(DIGEST), label, AUTO + ", " + KvDigest.labels()))));
     }
 
-    /** Those of one-sided transfers. */
-    OneSidedSettings oneSided() {
-        return new OneSidedSettings(
-                host,
-                access,
-                handshakeTimeout,
-                enforceCompatibility,
-                Set.copyOf(mirroredPeers()),
-                requireVerified,
-                engineTtl,
-                leaseExtension(),
-                heartbeatInterval(),
-                transferTimeout,
-                pushRegistrationTimeout);
+    String host() {
+        return oneSided.host();
+    }
+
+    PeerAccess access() {
+        return oneSided.access();
+    }
+
+    Duration heartbeatInterval() {
+        return oneSided.heartbeatInterval();
     }
 
     /** Reads vLLM instances' handshakes for an instance. */
@@ -232,27 +227,12 @@ public record NixlSettings(
         return vllm.map(VllmCompatibility::versions).orElse(List.of());
     }
 
-    /** Side channels of the peers that may be vLLM instances and are then taken for compatible, whatever their hash. */
-    List<PeerAddress> mirroredPeers() {
-        return mirrorsVllm ? peers : List.of();
-    }
-
     private static BlockInterior cpuInterior(String field, String isa) {
         return switch (isa) {
             case "vec", "vec16" -> BlockInterior.CPU_VEC;
             case "amx" -> BlockInterior.CPU_AMX;
             default -> throw ConfigException.unsupported(field, isa, "vec, vec16, amx");
         };
-    }
-
-    /** The time between a reader's heartbeats. */
-    Duration heartbeatInterval() {
-        return lease.dividedBy(OneSidedSettings.HEARTBEATS_OF_LEASE);
-    }
-
-    /** For how long, from its arrival, a heartbeat extends a lease. */
-    Duration leaseExtension() {
-        return lease.multipliedBy(2).dividedBy(3);
     }
 
     private static Optional<Duration> seconds(JsonFields extra, String name) {

@@ -99,7 +99,7 @@ final class VllmMirror {
         List<String> hashes = first.vllmCompatibility();
         // vLLM's side channel does not know the secret.
         boolean asksHosts = hashes.size() > 1 && settings.access().secret().isEmpty();
-        if (settings.mirroredPeers().isEmpty() && !asksHosts) {
+        if (settings.oneSided().mirrored().isEmpty() && !asksHosts) {
             return Optional.empty();
         }
         VllmMirror mirror = new VllmMirror(

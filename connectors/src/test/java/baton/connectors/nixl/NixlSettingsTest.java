@@ -23,16 +23,16 @@ class NixlSettingsTest {
     void theDefaultsAreVllms() {
         NixlSettings settings = settings("{}", Map.of());
         assertThat(settings.lease()).isEqualTo(Duration.ofSeconds(30));
-        assertThat(settings.heartbeatInterval()).isEqualTo(Duration.ofSeconds(5));
-        assertThat(settings.leaseExtension()).isEqualTo(Duration.ofSeconds(20));
+        assertThat(settings.oneSided().heartbeatInterval()).isEqualTo(Duration.ofSeconds(5));
+        assertThat(settings.oneSided().leaseExtension()).isEqualTo(Duration.ofSeconds(20));
         assertThat(settings.decoderBlocksTtl()).isEqualTo(Duration.ofMinutes(8));
-        assertThat(settings.pushRegistrationTimeout()).isEqualTo(Duration.ofMinutes(8));
+        assertThat(settings.oneSided().pushRegistrationTimeout()).isEqualTo(Duration.ofMinutes(8));
         assertThat(settings.recomputeThreshold()).isEqualTo(64);
         assertThat(settings.bidirectional()).isFalse();
-        assertThat(settings.enforceCompatibility()).isTrue();
-        assertThat(settings.engineTtl()).isEqualTo(Duration.ofHours(1));
-        assertThat(settings.handshakeTimeout()).isEqualTo(Duration.ofSeconds(5));
-        assertThat(settings.transferTimeout()).isEqualTo(Duration.ofSeconds(30));
+        assertThat(settings.oneSided().enforceCompatibility()).isTrue();
+        assertThat(settings.oneSided().engineTtl()).isEqualTo(Duration.ofHours(1));
+        assertThat(settings.oneSided().handshakeTimeout()).isEqualTo(Duration.ofSeconds(5));
+        assertThat(settings.oneSided().transferTimeout()).isEqualTo(Duration.ofSeconds(30));
         assertThat(settings.host()).isEqualTo("localhost");
         assertThat(settings.port()).isEqualTo(5600);
         assertThat(settings.peers()).isEmpty();
@@ -66,15 +66,17 @@ class NixlSettingsTest {
     @Test
     void hashesOfVllmPeersAreMirroredIfTheSettingsSaySo() {
         String peers = "'peers': ['a:1']";
-        assertThat(settings("{" + peers + "}", Map.of()).mirroredPeers()).isEmpty();
+        assertThat(settings("{" + peers + "}", Map.of()).oneSided().mirrored()).isEmpty();
         assertThat(settings("{'vllm_compat': 'mirror', " + peers + "}", Map.of())
-                        .mirroredPeers())
+                        .oneSided()
+                        .mirrored())
                 .containsExactly(new PeerAddress("a", 1));
         assertThat(settings(
                                 "{'vllm_compat': {'version': '0.32.0', 'model': 'm', 'attn_backend_name': 'FLASH_ATTN'}, "
                                         + peers + "}",
                                 Map.of())
-                        .mirroredPeers())
+                        .oneSided()
+                        .mirrored())
                 .isEmpty();
         assertThatThrownBy(() -> settings("{'vllm_compat': 'like vLLM'}", Map.of()))
                 .isInstanceOf(ConfigException.class)
@@ -87,8 +89,8 @@ class NixlSettingsTest {
                 "{'kv_lease_duration': 12, 'engine_ttl': 0, 'bidirectional_kv_xfer': 'true', 'peers': ['a:1', '::1:2']}",
                 Map.of());
         assertThat(settings.lease()).isEqualTo(Duration.ofSeconds(12));
-        assertThat(settings.transferTimeout()).isEqualTo(Duration.ofSeconds(12));
-        assertThat(settings.engineTtl()).isZero();
+        assertThat(settings.oneSided().transferTimeout()).isEqualTo(Duration.ofSeconds(12));
+        assertThat(settings.oneSided().engineTtl()).isZero();
         assertThat(settings.bidirectional()).isTrue();
         assertThat(settings.peers()).isEqualTo(List.of(new PeerAddress("a", 1), new PeerAddress("::1", 2)));
     }
