@@ -3,8 +3,8 @@ package baton.cli;
 import baton.cluster.JavaCommand;
 import baton.kv.ConfigException;
 import baton.kv.JsonObjectArgs;
-import baton.kv.KvEventsConfigArgs;
-import baton.kv.KvTransferConfigArgs;
+import baton.kv.KvEventsConfig;
+import baton.kv.KvTransferConfig;
 import baton.transfer.nixl.NixlExit;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -22,6 +22,7 @@ import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.IVersionProvider;
 import picocli.CommandLine.Model.OptionSpec;
+import tools.jackson.databind.node.ObjectNode;
 
 /** {@code baton}: the program. */
 @Command(
@@ -138,14 +139,14 @@ public final class Baton {
         if (rest.length == 0 || !rest[0].equals(SERVE)) {
             return rest;
         }
-        KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
+        JsonObjectArgs<KvTransferConfig> kvTransfer = KvTransferConfig.fromArgs(List.of(rest));
         serve.kvTransfer(kvTransfer.config());
-        KvEventsConfigArgs kvEvents = KvEventsConfigArgs.parse(kvTransfer.rest());
+        JsonObjectArgs<KvEventsConfig> kvEvents = KvEventsConfig.fromArgs(kvTransfer.rest());
         serve.kvEvents(kvEvents.config());
-        JsonObjectArgs generation = JsonObjectArgs.parse(OVERRIDE_GENERATION, _ -> false, kvEvents.rest());
+        JsonObjectArgs<ObjectNode> generation = JsonObjectArgs.parse(OVERRIDE_GENERATION, _ -> false, kvEvents.rest());
         // Of many forms one is left, which is parsed as an option like any other.
         List<String> others = new ArrayList<>(generation.rest());
-        generation.object().ifPresent(object -> others.add(1, OVERRIDE_GENERATION + "=" + object));
+        generation.config().ifPresent(object -> others.add(1, OVERRIDE_GENERATION + "=" + object));
         return others.toArray(String[]::new);
     }
 

@@ -7,7 +7,6 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.cli.Docs.Command;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
-import baton.kv.KvTransferConfigArgs;
 import baton.kv.connector.KvConnectors;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -145,7 +144,7 @@ class DocsTest {
     private void parse(String... arguments) {
         program.parseArgs(Baton.withoutConfigs(serve, arguments));
         if (arguments.length > 0 && arguments[0].equals("serve")) {
-            KvTransferConfigArgs.parse(List.of(arguments)).config().ifPresent(DocsTest::requireKnownSettings);
+            KvTransferConfig.fromArgs(List.of(arguments)).config().ifPresent(DocsTest::requireKnownSettings);
         }
     }
 

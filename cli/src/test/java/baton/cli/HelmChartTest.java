@@ -3,9 +3,9 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import baton.kv.KvEventsConfigArgs;
+import baton.kv.JsonObjectArgs;
+import baton.kv.KvEventsConfig;
 import baton.kv.KvTransferConfig;
-import baton.kv.KvTransferConfigArgs;
 import baton.kv.connector.KvConnectors;
 import java.io.File;
 import java.io.IOException;
@@ -172,11 +172,11 @@ class HelmChartTest {
     private void requireAccepted(List<String> arguments) throws IOException {
         List<String> rest = arguments;
         if (arguments.getFirst().equals("serve")) {
-            KvTransferConfigArgs parsed = KvTransferConfigArgs.parse(
+            JsonObjectArgs<KvTransferConfig> parsed = KvTransferConfig.fromArgs(
                     arguments.contains("--kv-auth-secret-file=/etc/baton/kv-auth") ? withSecret(arguments) : arguments);
             KvTransferConfig config = parsed.config().orElseThrow();
             KvConnectors.check(config, 1);
-            rest = KvEventsConfigArgs.parse(parsed.rest()).rest();
+            rest = KvEventsConfig.fromArgs(parsed.rest()).rest();
         }
         Baton.commandLine(new ServeCommand()).parseArgs(rest.toArray(String[]::new));
     }

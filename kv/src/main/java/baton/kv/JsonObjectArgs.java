@@ -3,6 +3,7 @@ package baton.kv;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.function.Function;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 import tools.jackson.core.JacksonException;
@@ -26,10 +27,10 @@ import tools.jackson.databind.node.ObjectNode;
  * Values are JSON where they parse as JSON, else text. A dotted form wins over the same field in the object, whichever comes
  * first; of two equal dotted forms the last wins. {@code --option=value} and underscores for the option's hyphens are accepted too.
  *
- * @param object the merged object, if any of these options was given
+ * @param config the merged object, or what was read from it, if any of these options was given
  * @param rest all other arguments, in order
  */
-public record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
+public record JsonObjectArgs<C>(Optional<C> config, List<String> rest) {
     private static final JsonMapper MAPPER = JsonMapper.builder()
             .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
             .build();
@@ -45,7 +46,7 @@ public record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
      * @param isText whether a field of the object holds text, so that {@code 42} for it is text too
      * @throws ConfigException if an option lacks its value, or does not fit the others
      */
-    public static JsonObjectArgs parse(String name, Predicate<String> isText, List<String> args) {
+    public static JsonObjectArgs<ObjectNode> parse(String name, Predicate<String> isText, List<String> args) {
         String underscored = "--" + name.substring(2).replace('-', '_');
         List<String> rest = new ArrayList<>();
         List<Dotted> dotted = new ArrayList<>();
@@ -76,11 +77,16 @@ public record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
             }
         }
         if (object.isEmpty() && dotted.isEmpty()) {
-            return new JsonObjectArgs(Optional.empty(), rest);
+            return new JsonObjectArgs<>(Optional.empty(), rest);
         }
         ObjectNode root = object.map(JsonFields::toJson).orElseGet(JsonNodeFactory.instance::objectNode);
         dotted.forEach(each -> each.applyTo(root, isText));
-        return new JsonObjectArgs(Optional.of(root), rest);
+        return new JsonObjectArgs<>(Optional.of(root), rest);
+    }
+
+    /** The same with what a function reads from the configuration. */
+    <T> JsonObjectArgs<T> as(Function<C, T> read) {
+        return new JsonObjectArgs<>(config.map(read), rest);
     }
 
     /** @param path the fields, with dots between them */

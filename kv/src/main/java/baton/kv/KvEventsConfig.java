@@ -102,6 +102,16 @@ public record KvEventsConfig(
                 json.string(TOPIC).orElseThrow());
     }
 
+    /**
+     * Takes {@code --kv-events-config} out of a command line, in all forms of {@link JsonObjectArgs}.
+     *
+     * @throws ConfigException if an option lacks its value, or the configuration is wrong
+     */
+    public static JsonObjectArgs<KvEventsConfig> fromArgs(List<String> args) {
+        return JsonObjectArgs.parse("--kv-events-config", KvEventsConfig::isText, args)
+                .as(object -> fromJson(JsonFields.of(FIELD, object)));
+    }
+
     /** vLLM's JSON form, defaults written out; {@link #fromJson} gives an equal configuration. */
     public ObjectNode toJson() {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
@@ -137,7 +147,7 @@ public record KvEventsConfig(
     }
 
     /** True if the field holds text, so that {@code 42} on a command line is text too. */
-    static boolean isText(String field) {
+    private static boolean isText(String field) {
         return switch (field) {
             case PUBLISHER, ENDPOINT, REPLAY_ENDPOINT, TOPIC -> true;
             default -> false;

@@ -16,7 +16,7 @@ import tools.jackson.databind.node.ObjectNode;
  * How an instance exchanges KV caches: vLLM's {@code KVTransferConfig}, field for field (vllm/config/kv_transfer.py).
  *
  * <p>From a program: {@code KvTransferConfig.builder("SharedStorageConnector", KvRole.PRODUCER).extra("shared_storage_path",
- * path).build()}. From JSON: {@link #fromJson}. From a command line: {@link KvTransferConfigArgs}. Every way checks the same
+ * path).build()}. From JSON: {@link #fromJson}. From a command line: {@link #fromArgs}. Every way checks the same
  * and throws {@link ConfigException} naming vLLM's field.
  *
  * @param connector {@code kv_connector}: a connector's name, or a class in {@code modulePath}
@@ -176,6 +176,16 @@ public record KvTransferConfig(
         return builder.build();
     }
 
+    /**
+     * Takes {@code --kv-transfer-config} out of a command line, in all forms of {@link JsonObjectArgs}.
+     *
+     * @throws ConfigException if an option lacks its value, or the configuration is wrong
+     */
+    public static JsonObjectArgs<KvTransferConfig> fromArgs(List<String> args) {
+        return JsonObjectArgs.parse("--kv-transfer-config", KvTransferConfig::isText, args)
+                .as(object -> fromJson(JsonFields.of("", object)));
+    }
+
     /** vLLM's JSON form, defaults written out; {@link #fromJson} gives an equal configuration. */
     public ObjectNode toJson() {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
@@ -235,7 +245,7 @@ public record KvTransferConfig(
     }
 
     /** True if the field holds text, so that {@code 42} on a command line is text too. */
-    static boolean isText(String field) {
+    private static boolean isText(String field) {
         return switch (field) {
             case CONNECTOR, ENGINE_ID, BUFFER_DEVICE, ROLE, IP, MODULE_PATH, LOAD_FAILURE_POLICY, VERIFY_KV -> true;
             default -> false;

@@ -67,7 +67,7 @@ class KvEventsConfigTest {
 
     @Test
     void kvEventsArgumentsAreTakenFromTheCommandLineInBothForms() {
-        KvEventsConfigArgs parsed = KvEventsConfigArgs.parse(List.of(
+        JsonObjectArgs<KvEventsConfig> parsed = KvEventsConfig.fromArgs(List.of(
                 "serve",
                 "--kv-events-config.topic",
                 "42",
@@ -81,7 +81,7 @@ class KvEventsConfigTest {
         assertThat(config.publishes()).isTrue();
         assertThat(config.topic()).isEqualTo("42");
         assertThat(config.replayEndpoint()).isEqualTo(Optional.of(new ZeroMqEndpoint("*", 5558)));
-        assertThat(KvEventsConfigArgs.parse(List.of("serve")).config()).isEmpty();
+        assertThat(KvEventsConfig.fromArgs(List.of("serve")).config()).isEmpty();
     }
 
     private static KvEventsConfig read(String json) {

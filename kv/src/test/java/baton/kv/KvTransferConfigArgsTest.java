@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test;
 class KvTransferConfigArgsTest {
     @Test
     void leavesOtherArgumentsAlone() {
-        KvTransferConfigArgs parsed = KvTransferConfigArgs.parse(
+        JsonObjectArgs<KvTransferConfig> parsed = KvTransferConfig.fromArgs(
                 List.of("serve", "model", "--port", "8000", "--", "--kv-transfer-config", "{"));
 
         assertThat(parsed.config()).isEmpty();
@@ -31,7 +31,7 @@ class KvTransferConfigArgsTest {
 
     @Test
     void readsDottedForms() {
-        KvTransferConfigArgs parsed = KvTransferConfigArgs.parse(List.of(
+        JsonObjectArgs<KvTransferConfig> parsed = KvTransferConfig.fromArgs(List.of(
                 "serve",
                 "--kv-transfer-config.kv_connector",
                 "NixlConnector",
@@ -118,6 +118,6 @@ class KvTransferConfigArgsTest {
     }
 
     private static KvTransferConfig config(List<String> args) {
-        return KvTransferConfigArgs.parse(args).config().orElseThrow();
+        return KvTransferConfig.fromArgs(args).config().orElseThrow();
     }
 }
