@@ -141,12 +141,12 @@ public record KvTransferConfig(
 
     /** No connector: KV caches stay in their instance. */
     public static KvTransferConfig none() {
-        return new Builder(Optional.empty(), Optional.empty()).build();
+        return fromJson(JsonFields.empty(""));
     }
 
     /** A configuration to be completed in code; a field that is not set has its default. */
     public static Builder builder(String connector, KvRole role) {
-        return new Builder(Optional.of(connector), Optional.of(role));
+        return new Builder(connector, role);
     }
 
     /**
@@ -154,26 +154,30 @@ public record KvTransferConfig(
      *
      * @throws ConfigException if a field is unknown, has the wrong type or a value that is not allowed
      */
-    public static KvTransferConfig fromJson(JsonFields json) {
-        for (String name : json.names()) {
+    public static KvTransferConfig fromJson(JsonFields given) {
+        for (String name : given.names()) {
             if (!NAMES.contains(name)) {
-                throw new ConfigException(json.field(name), "unknown field" + suggestion(name));
+                throw new ConfigException(given.field(name), "unknown field" + suggestion(name));
             }
         }
-        Builder builder = new Builder(json.string(CONNECTOR), json.string(ROLE).map(KvRole::parse));
-        json.string(ENGINE_ID).ifPresent(builder::engineId);
-        json.string(BUFFER_DEVICE).ifPresent(builder::bufferDevice);
-        json.integer(BUFFER_SIZE).ifPresent(builder::bufferSize);
-        json.integerAtLeast(RANK, 0).ifPresent(builder::rank);
-        json.integerAtLeast(PARALLEL_SIZE, 1).ifPresent(builder::parallelSize);
-        json.string(IP).ifPresent(builder::ip);
-        json.integerAtLeast(PORT, 0).ifPresent(builder::port);
-        json.object(EXTRA).ifPresent(extra -> builder.extra.setAll(extra.toJson()));
-        json.string(MODULE_PATH).ifPresent(builder::modulePath);
-        json.bool(PERMUTE_LOCAL_KV).ifPresent(builder::permuteLocalKv);
-        json.string(LOAD_FAILURE_POLICY).map(LoadFailurePolicy::parse).ifPresent(builder::loadFailurePolicy);
-        json.string(VERIFY_KV).map(VerifyKv::parse).ifPresent(builder::verifyKv);
-        return builder.build();
+        JsonFields json = given.withDefaults(FIELDS);
+        return new KvTransferConfig(
+                json.string(CONNECTOR),
+                json.string(ENGINE_ID).orElseGet(() -> UUID.randomUUID().toString()),
+                json.string(BUFFER_DEVICE).orElseThrow(),
+                json.integer(BUFFER_SIZE).orElseThrow(),
+                json.string(ROLE).map(KvRole::parse),
+                json.integerAtLeast(RANK, 0).map(OptionalInt::of).orElse(OptionalInt.empty()),
+                json.integerAtLeast(PARALLEL_SIZE, 1).orElseThrow(),
+                json.string(IP).orElseThrow(),
+                json.integerAtLeast(PORT, 0).orElseThrow(),
+                JsonFields.of(
+                        EXTRA,
+                        json.object(EXTRA).orElse(JsonFields.empty(EXTRA)).toJson()),
+                json.string(MODULE_PATH),
+                json.bool(PERMUTE_LOCAL_KV).orElseThrow(),
+                json.string(LOAD_FAILURE_POLICY).map(LoadFailurePolicy::parse).orElseThrow(),
+                json.string(VERIFY_KV).map(VerifyKv::parse).orElseThrow());
     }
 
     /**
@@ -212,23 +216,9 @@ public record KvTransferConfig(
      * @param value as {@link Builder#extra} takes it
      */
     public KvTransferConfig withExtra(String name, Object value) {
-        ObjectNode more = extra.toJson();
-        more.set(name, Builder.tree(EXTRA + "." + name, value));
-        return new KvTransferConfig(
-                connector,
-                engineId,
-                bufferDevice,
-                bufferSize,
-                role,
-                rank,
-                parallelSize,
-                ip,
-                port,
-                JsonFields.of(EXTRA, more),
-                modulePath,
-                permuteLocalKv,
-                loadFailurePolicy,
-                verifyKv);
+        ObjectNode json = toJson();
+        json.withObjectProperty(EXTRA).set(name, Builder.tree(EXTRA + "." + name, value));
+        return fromJson(JsonFields.of("", json));
     }
 
     /** Whether connectors that can do without host memory reach a device's pool directly. */
@@ -290,79 +280,60 @@ public record KvTransferConfig(
 
     /** Collects a configuration; {@link #build} checks it. */
     public static final class Builder {
-        private final Optional<String> connector;
-        private final Optional<KvRole> role;
-        private final ObjectNode extra = JsonNodeFactory.instance.objectNode();
-        private Optional<String> engineId = Optional.empty();
-        private String bufferDevice = "cpu";
-        private long bufferSize = 1_000_000_000L;
-        private OptionalInt rank = OptionalInt.empty();
-        private int parallelSize = 1;
-        private String ip = "127.0.0.1";
-        private int port = 14579;
-        private Optional<String> modulePath = Optional.empty();
-        private boolean permuteLocalKv;
-        private LoadFailurePolicy loadFailurePolicy = LoadFailurePolicy.FAIL;
-        private VerifyKv verifyKv = VerifyKv.AUTO;
+        private final ObjectNode fields = JsonNodeFactory.instance.objectNode();
+        private final ObjectNode extra = fields.putObject(EXTRA);
 
-        private Builder(Optional<String> connector, Optional<KvRole> role) {
-            this.connector = connector;
-            this.role = role;
+        private Builder(String connector, KvRole role) {
+            fields.put(CONNECTOR, connector).put(ROLE, role.configName());
         }
 
         public Builder engineId(String value) {
-            engineId = Optional.of(value);
-            return this;
+            return set(ENGINE_ID, value);
         }
 
         public Builder bufferDevice(String value) {
-            bufferDevice = value;
-            return this;
+            return set(BUFFER_DEVICE, value);
         }
 
         /** In bytes. */
         public Builder bufferSize(long value) {
-            bufferSize = value;
-            return this;
+            return set(BUFFER_SIZE, value);
         }
 
         public Builder rank(int value) {
-            rank = OptionalInt.of(value);
-            return this;
+            return set(RANK, value);
         }
 
         public Builder parallelSize(int value) {
-            parallelSize = value;
-            return this;
+            return set(PARALLEL_SIZE, value);
         }
 
         public Builder ip(String value) {
-            ip = value;
-            return this;
+            return set(IP, value);
         }
 
         public Builder port(int value) {
-            port = value;
-            return this;
+            return set(PORT, value);
         }
 
         public Builder modulePath(String value) {
-            modulePath = Optional.of(value);
-            return this;
+            return set(MODULE_PATH, value);
         }
 
         public Builder permuteLocalKv(boolean value) {
-            permuteLocalKv = value;
-            return this;
+            return set(PERMUTE_LOCAL_KV, value);
         }
 
         public Builder loadFailurePolicy(LoadFailurePolicy value) {
-            loadFailurePolicy = value;
-            return this;
+            return set(LOAD_FAILURE_POLICY, value.configName());
         }
 
         public Builder verifyKv(VerifyKv value) {
-            verifyKv = value;
+            return set(VERIFY_KV, value.configName());
+        }
+
+        private Builder set(String field, Object value) {
+            fields.set(field, tree(field, value));
             return this;
         }
 
@@ -379,21 +350,7 @@ public record KvTransferConfig(
 
         /** @throws ConfigException if a value is out of range or values contradict each other */
         public KvTransferConfig build() {
-            return new KvTransferConfig(
-                    connector,
-                    engineId.orElseGet(() -> UUID.randomUUID().toString()),
-                    bufferDevice,
-                    bufferSize,
-                    role,
-                    rank,
-                    parallelSize,
-                    ip,
-                    port,
-                    JsonFields.of(EXTRA, extra),
-                    modulePath,
-                    permuteLocalKv,
-                    loadFailurePolicy,
-                    verifyKv);
+            return fromJson(JsonFields.of("", fields));
         }
 
         private static JsonNode tree(String field, Object value) {
