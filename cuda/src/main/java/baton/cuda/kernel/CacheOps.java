@@ -13,7 +13,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** Writes of new entries into a paged cache. */
-public final class CacheOps {
+public record CacheOps(Functions functions) {
     /** A place in {@code slots} of a row that is not saved. */
     public static final long NO_SLOT = -1;
 
@@ -21,12 +21,6 @@ public final class CacheOps {
 
     /** Neighbouring elements that a thread converts. */
     private static final int ELEMENTS = 4;
-
-    private final Functions functions;
-
-    CacheOps(Functions functions) {
-        this.functions = functions;
-    }
 
     static List<PtxKernel> kernels(DType computed) {
         List<PtxKernel> kernels = new ArrayList<>();

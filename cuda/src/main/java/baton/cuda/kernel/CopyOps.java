@@ -10,7 +10,7 @@ import baton.cuda.ptx.PtxKernel;
 import java.util.List;
 
 /** Copies of many rows and digests of many runs of memory, each by one launch. */
-public final class CopyOps {
+public record CopyOps(Functions functions) {
     private static final int THREADS = 256;
 
     /** Numbers that describe rows to {@link #copy}. */
@@ -18,12 +18,6 @@ public final class CopyOps {
 
     /** Blocks of threads that copy rows. */
     private static final int BLOCKS = 8;
-
-    private final Functions functions;
-
-    CopyOps(Functions functions) {
-        this.functions = functions;
-    }
 
     static List<PtxKernel> kernels() {
         return List.of(copyKernel(), new DigestKernel().kernel());

@@ -21,20 +21,10 @@ import java.util.List;
  * Mixtures of experts. Each token chooses as many experts; a choice is numbered {@code token * chosen + i}. A result depends on its token and
  * the expert's weight alone.
  */
-public final class ExpertOps implements AutoCloseable {
+public record ExpertOps(Functions functions, Products products, ExpertRouting routing) implements AutoCloseable {
     private static final String GROUP = "group";
     private static final String COMBINE = "combine";
     private static final int THREADS = 256;
-
-    private final Functions functions;
-    private final Products products;
-    private final ExpertRouting routing;
-
-    ExpertOps(Functions functions, Products products, ExpertRouting routing) {
-        this.functions = functions;
-        this.products = products;
-        this.routing = routing;
-    }
 
     static List<PtxKernel> kernels() {
         return List.of(groupKernel(), combineKernel());

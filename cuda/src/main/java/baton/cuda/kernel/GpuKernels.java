@@ -43,14 +43,8 @@ public record GpuKernels(
      * @param library for products of many rows; closed with the kernels
      */
     public GpuKernels(Gpu gpu, DType computed, Optional<LargeProducts> library) {
-        this(gpu, new Functions(gpu, kernels(computed)), computed, library);
-    }
-
-    private GpuKernels(Gpu gpu, Functions functions, DType computed, Optional<LargeProducts> library) {
-        this(gpu, functions, library, new Products(functions, computed, library));
-    }
-
-    private GpuKernels(Gpu gpu, Functions functions, Optional<LargeProducts> library, Products products) {
+        Functions functions = new Functions(gpu, kernels(computed));
+        Products products = new Products(functions, computed, library);
         this(
                 functions,
                 library,

@@ -14,15 +14,9 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** Functions of rows, of each element or of each head alone. A result depends on its row alone. */
-public final class RowOps {
+public record RowOps(Functions functions) {
     private static final double GELU_SLOPE = 2 * Math.sqrt(2 / Math.PI);
     private static final double GELU_CUBIC = 0.044715;
-
-    private final Functions functions;
-
-    RowOps(Functions functions) {
-        this.functions = functions;
-    }
 
     static List<PtxKernel> kernels(DType computed) {
         List<DType> types = types(computed);
