@@ -12,19 +12,12 @@ import java.util.function.Function;
  * A side channel that answers only peers that {@link PeerAccess} admits.
  *
  * <p>Without a secret the address decides. With one, the channel below is sealed with it, so that only peers that have it speak.
+ *
+ * @param channel is closed by this one
  */
-public final class GuardedSideChannel implements AutoCloseable {
+public record GuardedSideChannel(SideChannel channel, PeerAccess access) implements AutoCloseable {
     /** The answer to a peer that is not allowed. */
     private static final byte[] REFUSED = "baton-kv-auth/1 REFUSED".getBytes(StandardCharsets.US_ASCII);
-
-    private final SideChannel channel;
-    private final PeerAccess access;
-
-    /** @param channel is closed by this one */
-    public GuardedSideChannel(SideChannel channel, PeerAccess access) {
-        this.channel = channel;
-        this.access = access;
-    }
 
     /**
      * Answers questions that arrive at an address until the returned listener is closed.

@@ -6,14 +6,12 @@ import java.time.Duration;
 import java.util.Locale;
 import java.util.Optional;
 
-/** Time that measurements may take: a deadline set at their start. */
-public final class Budget {
-    private final long end;
-
-    private Budget(long end) {
-        this.end = end;
-    }
-
+/**
+ * Time that measurements may take: a deadline set at their start.
+ *
+ * @param end by {@link System#nanoTime}
+ */
+public record Budget(long end) {
     /**
      * A budget that begins now.
      *

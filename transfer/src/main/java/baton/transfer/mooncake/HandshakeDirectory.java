@@ -8,23 +8,14 @@ import java.net.InetSocketAddress;
 import java.util.function.Predicate;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Mooncake's {@code P2PHANDSHAKE}: an engine's handshake daemon gives its descriptor itself. */
-final class HandshakeDirectory implements SegmentDirectory {
+/**
+ * Mooncake's {@code P2PHANDSHAKE}: an engine's handshake daemon gives its descriptor itself.
+ *
+ * @param mayConnect whether a host may be connected to
+ * @param longest bytes of an answer
+ */
+record HandshakeDirectory(JsonMapper json, Predicate<String> mayConnect, int longest) implements SegmentDirectory {
     private static final byte[] EMPTY = {'{', '}'};
-
-    private final JsonMapper json;
-    private final Predicate<String> mayConnect;
-    private final int longest;
-
-    /**
-     * @param mayConnect whether a host may be connected to
-     * @param longest bytes of an answer
-     */
-    HandshakeDirectory(JsonMapper json, Predicate<String> mayConnect, int longest) {
-        this.json = json;
-        this.mayConnect = mayConnect;
-        this.longest = longest;
-    }
 
     @Override
     public String ownName(PeerAddress rpc) {

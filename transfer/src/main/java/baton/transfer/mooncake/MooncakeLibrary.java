@@ -26,23 +26,7 @@ public sealed interface MooncakeLibrary {
             + " or the system property " + PROPERTY + "; protocol tcp needs no library";
 
     /** It is loaded. */
-    final class Found implements MooncakeLibrary {
-        private final Path file;
-        private final MooncakeApi api;
-
-        private Found(Path file, MooncakeApi api) {
-            this.file = file;
-            this.api = api;
-        }
-
-        public Path file() {
-            return file;
-        }
-
-        MooncakeApi api() {
-            return api;
-        }
-    }
+    record Found(Path file, MooncakeApi api) implements MooncakeLibrary {}
 
     /** It could not be loaded. */
     record Absent(String why) implements MooncakeLibrary {
