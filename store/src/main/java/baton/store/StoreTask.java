@@ -17,11 +17,10 @@ import java.util.List;
  * <p>Thread-safe.
  */
 public final class StoreTask {
-    private final int keys;
     private final Deadline deadline;
 
     @GuardedBy("this")
-    private final BitSet succeeded = new BitSet();
+    private final BitSet succeeded;
 
     @GuardedBy("this")
     private final List<Runnable> doneListeners = new ArrayList<>(1);
@@ -34,7 +33,7 @@ public final class StoreTask {
 
     /** @param keys of the batch */
     public StoreTask(int keys, Deadline deadline) {
-        this.keys = keys;
+        this.succeeded = new BitSet(keys);
         this.deadline = deadline;
     }
 
@@ -114,13 +113,6 @@ public final class StoreTask {
             for (int key = those.nextSetBit(0); key >= 0; key = those.nextSetBit(key + 1)) {
                 succeeded.set(first + key);
             }
-        }
-    }
-
-    /** For the store: it has succeeded for all keys. */
-    public synchronized void succeedForAll() {
-        if (!done) {
-            succeeded.set(0, keys);
         }
     }
 

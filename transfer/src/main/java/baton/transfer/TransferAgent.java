@@ -3,7 +3,6 @@ package baton.transfer;
 import baton.kv.ConfigException;
 import baton.kv.KvMemory;
 import baton.memory.RunDigests;
-import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -149,10 +148,6 @@ public interface TransferAgent extends AutoCloseable {
 
     /** Some memory of this process, or of one of its devices. */
     record Span(long address, long bytes) {
-        public static Span of(MemorySegment memory) {
-            return new Span(memory.address(), memory.byteSize());
-        }
-
         public boolean holds(long start, long length) {
             return start >= address && start + length <= address + bytes;
         }

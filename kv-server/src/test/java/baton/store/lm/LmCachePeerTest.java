@@ -47,8 +47,7 @@ class LmCachePeerTest {
                 Arena arena = Arena.ofShared()) {
             MemorySegment own = arena.allocate(64);
             own.set(ValueLayout.JAVA_INT, 0, 0x04030201);
-            LmClient.Put put =
-                    new LmClient.Put("java@1@0@77@half", LmMetadata.of(1, 2, List.of(2, 1, 4, 4)), List.of(own));
+            LmClient.Put put = new LmClient.Put("java@1@0@77@half", new LmMetadata(1, 2, 2, 1, 4, 4), List.of(own));
             assertThat(StoredValues.quiet(client.put(List.of(put), StoredValues.soon()))
                             .succeeded(0))
                     .isTrue();

@@ -73,9 +73,7 @@ class LmClientTest {
             int cut = size / 3;
             String key = "m@1@0@%x@bfloat16".formatted(random.nextLong());
             puts.add(new LmClient.Put(
-                    key,
-                    LmMetadata.of(1, 3, List.of(2, 1, size, 1)),
-                    List.of(value.asSlice(0, cut), value.asSlice(cut))));
+                    key, new LmMetadata(1, 3, 2, 1, size, 1), List.of(value.asSlice(0, cut), value.asSlice(cut))));
             MemorySegment into = arena.allocate(size + 10L, 64);
             read.add(into);
             gets.add(new LmClient.Get(key, List.of(into.asSlice(0, size / 2), into.asSlice(size / 2))));

@@ -49,16 +49,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     /** With the default limits, by the system's clock. */
     public ZeroMqPeerChannel() {
-        this(LIMITS);
-    }
-
-    /** By the system's clock. */
-    public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits) {
-        this(limits, Ticker.system());
-    }
-
-    public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker) {
-        this(limits, ticker, Sockets.DEALER_ROUTER);
+        this(PeerAccess.everyone());
     }
 
     public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker, Sockets sockets) {

@@ -84,12 +84,10 @@ public final class ZeroMqPublisher implements AutoCloseable {
         }
     }
 
-    /** @param admitted whether a connection from an address is served; must not wait */
-    public ZeroMqPublisher(String topic, Bounds bounds, Predicate<InetAddress> admitted, Ticker ticker) {
-        this(topic, bounds, admitted, PeerAccess.everyone(), ticker);
-    }
-
-    /** @param access whether connections are sealed */
+    /**
+     * @param admitted whether a connection from an address is served; must not wait
+     * @param access whether connections are sealed
+     */
     public ZeroMqPublisher(
             String topic, Bounds bounds, Predicate<InetAddress> admitted, PeerAccess access, Ticker ticker) {
         this.access = access;

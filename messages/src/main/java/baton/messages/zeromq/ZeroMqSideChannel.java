@@ -47,11 +47,7 @@ public final class ZeroMqSideChannel implements SideChannel {
 
     /** By the system's clock. */
     public ZeroMqSideChannel(Limits limits) {
-        this(limits, Ticker.system());
-    }
-
-    public ZeroMqSideChannel(Limits limits, Ticker ticker) {
-        this(limits, ticker, PeerAccess.everyone());
+        this(limits, Ticker.system(), PeerAccess.everyone());
     }
 
     /** With the default limits, by the system's clock. */

@@ -105,13 +105,8 @@ public final class ZeroMqSubscription implements AutoCloseable {
                 .unstarted(this::run);
     }
 
-    /** Begins to connect, and returns at once. */
-    public static ZeroMqSubscription start(Source source, Listener listener, Ticker ticker) {
-        return start(source, PeerAccess.everyone(), listener, ticker);
-    }
-
     /**
-     * As {@link #start(Source, Listener, Ticker)}.
+     * Begins to connect, and returns at once.
      *
      * @param access whether connections are sealed
      */

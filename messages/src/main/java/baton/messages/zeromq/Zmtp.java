@@ -47,14 +47,6 @@ final class Zmtp {
     /** Sends nothing before the peer's greeting: the called side of a sealed connection, to which a record of the peer shows the secret. */
     private final boolean answers;
 
-    /**
-     * @param maxFrames frames in a received message, the envelope's included
-     * @param maxMessageBytes bytes in all frames of a received message
-     */
-    Zmtp(InputStream in, OutputStream out, int maxFrames, long maxMessageBytes) {
-        this(in, out, maxFrames, maxMessageBytes, false);
-    }
-
     private Zmtp(InputStream in, OutputStream out, int maxFrames, long maxMessageBytes, boolean answers) {
         this.in = new BufferedInputStream(in);
         this.out = out;
@@ -67,7 +59,8 @@ final class Zmtp {
      * One side of a connection between instances, sealed if they have a secret.
      *
      * @param caller whether this side has connected
-     * @param maxFrames and {@code maxMessageBytes} as above
+     * @param maxFrames frames in a received message, the envelope's included
+     * @param maxMessageBytes bytes in all frames of a received message
      */
     static Zmtp over(Socket socket, PeerAccess access, boolean caller, int maxFrames, long maxMessageBytes)
             throws IOException {

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
 import baton.messages.PeerChannel.Call;
 import baton.messages.PeerChannel.Caller;
@@ -280,7 +281,7 @@ class ZeroMqPeerChannelTest {
                 try {
                     Socket socket = deaf.accept();
                     accepted.complete(socket);
-                    Zmtp zmtp = new Zmtp(socket.getInputStream(), socket.getOutputStream(), 1, 1);
+                    Zmtp zmtp = Zmtp.over(socket, PeerAccess.everyone(), true, 1, 1);
                     zmtp.handshake("ROUTER", Set.of("DEALER"));
                 } catch (IOException e) {
                     accepted.completeExceptionally(e);
@@ -301,7 +302,8 @@ class ZeroMqPeerChannelTest {
     void unauthenticatedConnectionsAreClosedBeforeThoseOfPeers() throws Exception {
         int most = 4;
         try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
-                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, most, SOON, Duration.ofDays(1)))) {
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, most, SOON, Duration.ofDays(1)),
+                PeerAccess.everyone())) {
             Listener listener = small.listen(HOST, 0, this::echoing);
             List<Call> peers = new ArrayList<>();
             for (int i = 0; i < most; i++) {
@@ -349,7 +351,8 @@ class ZeroMqPeerChannelTest {
         Duration exchange = Duration.ofMillis(300);
         CountDownLatch release = new CountDownLatch(1);
         try (ZeroMqPeerChannel hasty = new ZeroMqPeerChannel(
-                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 4, exchange, Duration.ofDays(1)))) {
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 4, exchange, Duration.ofDays(1)),
+                PeerAccess.everyone())) {
             Listener listener = hasty.listen(HOST, 0, caller -> frames -> {
                 await(release);
                 caller.answer(frames);

@@ -7,6 +7,7 @@ import baton.kv.Deadline;
 import baton.kv.FreePorts;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.zeromq.ZeroMqPublisher.Bounds;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -328,7 +329,8 @@ class ZeroMqPublisherTest {
 
     @Test
     void onlyAllowedHostsGetEvents() throws Exception {
-        ZeroMqPublisher publisher = new ZeroMqPublisher("", Bounds.of(10, 10), _ -> false, CLOCK);
+        ZeroMqPublisher publisher =
+                new ZeroMqPublisher("", Bounds.of(10, 10), _ -> false, PeerAccess.everyone(), CLOCK);
         open.add(publisher);
         for (int port : List.of(publisher.listen(HOST, 0), publisher.listenForReplays(HOST, 0))) {
             assertThatThrownBy(() -> subscriber(port)).isInstanceOf(IOException.class);
@@ -390,7 +392,7 @@ class ZeroMqPublisherTest {
     }
 
     private ZeroMqPublisher publisher(String topic, Bounds bounds) {
-        ZeroMqPublisher publisher = new ZeroMqPublisher(topic, bounds, _ -> true, CLOCK);
+        ZeroMqPublisher publisher = new ZeroMqPublisher(topic, bounds, _ -> true, PeerAccess.everyone(), CLOCK);
         open.add(publisher);
         return publisher;
     }
@@ -437,7 +439,7 @@ class ZeroMqPublisherTest {
         Peer(Socket socket, String type, Set<String> peers) throws IOException {
             this.socket = socket;
             socket.setSoTimeout((int) SOON.toMillis());
-            zmtp = new Zmtp(socket.getInputStream(), socket.getOutputStream(), 8, 64 << 20);
+            zmtp = Zmtp.over(socket, PeerAccess.everyone(), true, 8, 64 << 20);
             zmtp.handshake(type, peers);
         }
 

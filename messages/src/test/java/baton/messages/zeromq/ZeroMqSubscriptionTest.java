@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.kv.FreePorts;
 import baton.kv.Ticker;
 import baton.kv.ZeroMqEndpoint;
+import baton.messages.PeerAccess;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -64,8 +65,8 @@ class ZeroMqSubscriptionTest {
     }
 
     private ZeroMqPublisher publisher(int kept) {
-        ZeroMqPublisher publisher =
-                new ZeroMqPublisher("kv", ZeroMqPublisher.Bounds.of(1000, kept), _ -> true, Ticker.system());
+        ZeroMqPublisher publisher = new ZeroMqPublisher(
+                "kv", ZeroMqPublisher.Bounds.of(1000, kept), _ -> true, PeerAccess.everyone(), Ticker.system());
         open.add(publisher);
         return publisher;
     }
@@ -74,6 +75,7 @@ class ZeroMqSubscriptionTest {
         ZeroMqSubscription subscription = ZeroMqSubscription.start(
                 new ZeroMqSubscription.Source(
                         new ZeroMqEndpoint(HOST, port), replayPort.map(each -> new ZeroMqEndpoint(HOST, each)), topic),
+                PeerAccess.everyone(),
                 log,
                 Ticker.system());
         open.add(subscription);

@@ -161,7 +161,8 @@ public final class Registrations implements AutoCloseable {
                         settings.maxInstances() + SPARE_CONNECTIONS,
                         EXCHANGE,
                         IDLE),
-                ticker);
+                ticker,
+                ZeroMqPeerChannel.Sockets.DEALER_ROUTER);
         try {
             this.listener = channel.listen(settings.host(), settings.port(), this::arrived);
         } catch (MessageException e) {

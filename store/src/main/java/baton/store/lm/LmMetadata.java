@@ -1,8 +1,5 @@
 package baton.store.lm;
 
-import java.util.ArrayList;
-import java.util.List;
-
 /**
  * The metadata that a server keeps beside a value and sends with it: codes of LMCache's {@code lmcache.v1.protocol} and {@code MemoryFormat}, which no
  * server looks into.
@@ -21,28 +18,8 @@ public record LmMetadata(int format, int dtype, int shape0, int shape1, int shap
     /** Code of {@code torch.uint8}. */
     public static final int UINT8 = 6;
 
-    /** The most dimensions that the protocol has. */
-    private static final int DIMENSIONS = 4;
-
     /** Of requests and replies without a value: format 1, float16, no shape. */
     public static final LmMetadata NONE = new LmMetadata(1, 2, 0, 0, 0, 0);
-
-    /**
-     * With a shape of one to four dimensions.
-     *
-     * @throws IllegalArgumentException if it has another number of dimensions
-     */
-    public static LmMetadata of(int format, int dtype, List<Integer> shape) {
-        if (shape.isEmpty() || shape.size() > DIMENSIONS) {
-            throw new IllegalArgumentException(
-                    "shape=%s has %d dimensions, must have 1 to %d".formatted(shape, shape.size(), DIMENSIONS));
-        }
-        List<Integer> padded = new ArrayList<>(shape);
-        while (padded.size() < DIMENSIONS) {
-            padded.add(0);
-        }
-        return new LmMetadata(format, dtype, padded.get(0), padded.get(1), padded.get(2), padded.get(3));
-    }
 
     /** Of bytes that LMCache does not interpret. */
     public static LmMetadata bytes(int length) {

@@ -49,7 +49,8 @@ class InsiderFuzzTest {
             MemorySegment memory = arena.allocate(BYTES, 64);
             agent.register(new Region(memory, Optional.empty()).withPermitsOnly());
             MemorySegment allowed = memory.asSlice(PERMITTED, PERMITTED);
-            Permit closed = agent.permit(List.of(Span.of(memory))).orElseThrow();
+            Permit closed = agent.permit(List.of(new Span(memory.address(), memory.byteSize())))
+                    .orElseThrow();
             closed.close();
             try (EmbeddedAgent honest = EmbeddedAgent.open("honest", EmbeddedAgent.Settings.at("127.0.0.1"))) {
                 HonestPeer.reads(honest, agent, memory);
@@ -58,7 +59,8 @@ class InsiderFuzzTest {
                     conversation(agent, memory, new long[] {0});
                 }
                 long filesBefore = openFiles();
-                try (Permit permit = agent.permit(List.of(Span.of(allowed))).orElseThrow()) {
+                try (Permit permit = agent.permit(List.of(new Span(allowed.address(), allowed.byteSize())))
+                        .orElseThrow()) {
                     for (int i = 0; i < CONVERSATIONS; i++) {
                         conversation(agent, memory, new long[] {permit.token(), closed.token(), 0, random.nextLong()});
                         agent.takeNotifications();
