@@ -12,7 +12,6 @@ import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
@@ -122,7 +121,8 @@ public final class StoreWorker implements WorkerConnector {
             List<Long> saved = session.takeSaved();
             done = saved.isEmpty() ? Optional.empty() : Optional.of(new SavesDone(saved));
         }
-        return new WorkerReport(sent, received, invalid, Map.of(), List.of(), session.isBusy(), done)
+        return new WorkerReport(sent, received, invalid, List.of(), session.isBusy())
+                .with(done)
                 .withUnverified(session.store().hasReadUnverified() ? received : Set.of());
     }
 

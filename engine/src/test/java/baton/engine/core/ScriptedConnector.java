@@ -261,13 +261,9 @@ final class ScriptedConnector implements KvConnector {
             public WorkerReport report(Set<String> finished) {
                 calls.accept("report");
                 WorkerReport report = new WorkerReport(
-                        Set.copyOf(nextSent),
-                        Set.copyOf(nextReceived),
-                        Set.copyOf(nextInvalid),
-                        Map.copyOf(nextHidden),
-                        List.of(),
-                        false,
-                        nextMetadata);
+                                Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(nextInvalid), List.of())
+                        .with(Map.copyOf(nextHidden))
+                        .with(nextMetadata);
                 nextMetadata = Optional.empty();
                 nextHidden.clear();
                 nextSent.clear();

@@ -57,7 +57,8 @@ public final class ReportMerger {
         Set<String> unverifiedOfReceived = new HashSet<>(receivedByAll);
         unverifiedOfReceived.retainAll(unverified);
         unverified.removeAll(receivedByAll);
-        return new WorkerReport(sentByAll, receivedByAll, invalid, hiddenOfReceived, measurements, busy)
+        return new WorkerReport(sentByAll, receivedByAll, invalid, measurements, busy)
+                .with(hiddenOfReceived)
                 .withUnverified(unverifiedOfReceived);
     }
 

@@ -41,43 +41,20 @@ public record WorkerReport(
         unverified = Set.copyOf(unverified);
     }
 
-    /** The report of a worker whose loads all have digests. */
-    public WorkerReport(
-            Set<String> sent,
-            Set<String> received,
-            Set<Integer> invalidBlocks,
-            Map<String, HiddenState> hidden,
-            List<Measurement> measurements,
-            boolean busy,
-            Optional<WorkerMetadata> metadata) {
-        this(sent, received, invalidBlocks, hidden, measurements, busy, metadata, Set.of());
-    }
-
-    /** A report without metadata for the scheduler side. */
-    public WorkerReport(
-            Set<String> sent,
-            Set<String> received,
-            Set<Integer> invalidBlocks,
-            Map<String, HiddenState> hidden,
-            List<Measurement> measurements,
-            boolean busy) {
-        this(sent, received, invalidBlocks, hidden, measurements, busy, Optional.empty());
-    }
-
-    /** The report of a worker that loads keys and values only. */
+    /** The report of a worker that loads keys and values only, with digests. */
     public WorkerReport(
             Set<String> sent,
             Set<String> received,
             Set<Integer> invalidBlocks,
             List<Measurement> measurements,
             boolean busy) {
-        this(sent, received, invalidBlocks, Map.of(), measurements, busy);
+        this(sent, received, invalidBlocks, Map.of(), measurements, busy, Optional.empty(), Set.of());
     }
 
     /** The report of a worker that does something within steps only. */
     public WorkerReport(
             Set<String> sent, Set<String> received, Set<Integer> invalidBlocks, List<Measurement> measurements) {
-        this(sent, received, invalidBlocks, Map.of(), measurements, false);
+        this(sent, received, invalidBlocks, measurements, false);
     }
 
     /** This report with other metadata. */
