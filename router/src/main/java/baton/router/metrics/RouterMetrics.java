@@ -17,6 +17,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.function.LongSupplier;
 import java.util.stream.Stream;
 
@@ -195,54 +196,46 @@ public final class RouterMetrics implements AutoCloseable {
 
     /** Reads a gauge or a counter at each scrape, unless it is read already. The registry has weak references to this object only. */
     public void watch(RouterMetric metric, LongSupplier source, Object... values) {
-        Map<Object, Meter> known = meters(metric);
-        List<Object> key = List.of(values);
-        if (!known.containsKey(key)) {
-            known.computeIfAbsent(
-                    key,
-                    _ -> metric.kind == RouterMetric.Kind.GAUGE
-                            ? Gauge.builder(metric.title, source::getAsLong)
-                                    .description(metric.description)
-                                    .tags(tags(metric, key))
-                                    .register(registry)
-                            : FunctionCounter.builder(metric.title, this, _ -> source.getAsLong())
-                                    .description(metric.description)
-                                    .tags(tags(metric, key))
-                                    .register(registry));
-        }
+        var unusedMeter = meter(
+                metric,
+                List.of(values),
+                tags -> metric.kind == RouterMetric.Kind.GAUGE
+                        ? Gauge.builder(metric.title, source::getAsLong)
+                                .description(metric.description)
+                                .tags(tags)
+                                .register(registry)
+                        : FunctionCounter.builder(metric.title, this, _ -> source.getAsLong())
+                                .description(metric.description)
+                                .tags(tags)
+                                .register(registry));
     }
 
     private Counter counter(RouterMetric metric, Object value) {
-        Map<Object, Meter> known = meters(metric);
-        Meter meter = known.get(value);
-        return (Counter)
-                (meter != null
-                        ? meter
-                        : known.computeIfAbsent(
-                                value,
-                                _ -> Counter.builder(metric.title)
-                                        .description(metric.description)
-                                        .tags(tags(metric, value))
-                                        .register(registry)));
+        return (Counter) meter(
+                metric,
+                value,
+                tags -> Counter.builder(metric.title)
+                        .description(metric.description)
+                        .tags(tags)
+                        .register(registry));
     }
 
     private Timer timer(RouterMetric metric, Object value) {
-        Map<Object, Meter> known = meters(metric);
-        Meter meter = known.get(value);
-        return (Timer)
-                (meter != null
-                        ? meter
-                        : known.computeIfAbsent(
-                                value,
-                                _ -> Timer.builder(metric.title)
-                                        .description(metric.description)
-                                        .tags(tags(metric, value))
-                                        .serviceLevelObjectives(BUCKETS)
-                                        .register(registry)));
+        return (Timer) meter(
+                metric,
+                value,
+                tags -> Timer.builder(metric.title)
+                        .description(metric.description)
+                        .tags(tags)
+                        .serviceLevelObjectives(BUCKETS)
+                        .register(registry));
     }
 
-    private Map<Object, Meter> meters(RouterMetric metric) {
-        return Objects.requireNonNull(meters.get(metric));
+    /** That of a value, which is made when it is asked for first. */
+    private Meter meter(RouterMetric metric, Object value, Function<List<Tag>, Meter> make) {
+        Map<Object, Meter> known = Objects.requireNonNull(meters.get(metric));
+        Meter meter = known.get(value);
+        return meter != null ? meter : known.computeIfAbsent(value, _ -> make.apply(tags(metric, value)));
     }
 
     private static List<Tag> tags(RouterMetric metric, Object value) {
