@@ -129,7 +129,7 @@ final class NixlScheduler implements SchedulerConnector {
         Map<Rank, RankInfo> ranks = new HashMap<>();
         metadata.forEach((rank, own) -> {
             if (own instanceof RankInfo info) {
-                ranks.put(rank, info.with(Optional.of(incarnation)));
+                ranks.put(rank, info.withIncarnation(Optional.of(incarnation)));
             }
         });
         RankInfo first = Optional.ofNullable(ranks.get(Rank.FIRST))

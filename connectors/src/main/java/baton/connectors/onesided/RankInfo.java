@@ -1,5 +1,6 @@
 package baton.connectors.onesided;
 
+import baton.kv.GeneratedBuilder;
 import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.kv.connector.HandshakeMetadata;
@@ -24,6 +25,7 @@ import java.util.Optional;
  * @param checksums the rank's {@link BlockChecksums}, if it has any
  * @param incarnation of the instance, if it signs references; a vLLM peer does not
  */
+@GeneratedBuilder
 public record RankInfo(
         String engineId,
         String compatibility,
@@ -42,31 +44,9 @@ public record RankInfo(
         int blocks,
         Optional<BlockChecksums.Table> checksums,
         Optional<Incarnation> incarnation)
-        implements HandshakeMetadata {
+        implements HandshakeMetadata, RankInfoBuilder.With {
     public RankInfo {
         vllmCompatibility = List.copyOf(vllmCompatibility);
-    }
-
-    /** The same with another incarnation, or none. */
-    public RankInfo with(Optional<Incarnation> other) {
-        return new RankInfo(
-                engineId,
-                compatibility,
-                vllmCompatibility,
-                model,
-                rank,
-                tensorParallelSize,
-                pipelineParallelSize,
-                agent,
-                layout,
-                modelKvHeads,
-                regions,
-                layerNames,
-                interior,
-                pagesPerBlock,
-                blocks,
-                checksums,
-                other);
     }
 
     /** The kind of its checksums. */

@@ -1,5 +1,6 @@
 package baton.connectors.onesided;
 
+import baton.kv.GeneratedBuilder;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.messages.PeerAddress;
@@ -37,6 +38,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param registrations {@code remote_registration_generation}: a number that is higher when the owner has registered its memory anew; 0 if unknown
  * @param mode which side moves them
  */
+@GeneratedBuilder
 public record RemoteBlocks(
         String engineId,
         String requestId,
@@ -48,7 +50,8 @@ public record RemoteBlocks(
         int tokens,
         long registrations,
         TransferMode mode,
-        Optional<SignedProof> proof) {
+        Optional<SignedProof> proof)
+        implements RemoteBlocksBuilder.With {
     public RemoteBlocks {
         ofGroups = List.copyOf(ofGroups);
     }
@@ -184,8 +187,8 @@ public record RemoteBlocks(
 
     /** This reference with a proof. */
     public RemoteBlocks proven(String epoch, String model, long[] generations, String prompt, byte[] key) {
-        RemoteBlocks unsigned = with(new SignedProof(epoch, model, generations, prompt, ""));
-        return with(new SignedProof(epoch, model, generations, prompt, unsigned.mac(key)));
+        RemoteBlocks unsigned = withProof(Optional.of(new SignedProof(epoch, model, generations, prompt, "")));
+        return withProof(Optional.of(new SignedProof(epoch, model, generations, prompt, unsigned.mac(key))));
     }
 
     /** True if its proof was made with that key and nothing was changed since. */
@@ -193,21 +196,6 @@ public record RemoteBlocks(
         return proof.map(own -> MessageDigest.isEqual(
                         mac(key).getBytes(StandardCharsets.US_ASCII), own.mac().getBytes(StandardCharsets.UTF_8)))
                 .orElse(false);
-    }
-
-    private RemoteBlocks with(SignedProof own) {
-        return new RemoteBlocks(
-                engineId,
-                requestId,
-                host,
-                port,
-                tensorParallelSize,
-                blocks,
-                ofGroups,
-                tokens,
-                registrations,
-                mode,
-                Optional.of(own));
     }
 
     private String mac(byte[] key) {

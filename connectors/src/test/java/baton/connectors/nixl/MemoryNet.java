@@ -82,7 +82,7 @@ public final class MemoryNet {
         return (peer, rank, timeout) -> {
             PeerHandshake.Answer answer = handshake.ask(peer, rank, timeout);
             return vllmAnswers
-                    ? new PeerHandshake.Answer(answer.info().with(Optional.empty()), answer.clockOffset())
+                    ? new PeerHandshake.Answer(answer.info().withIncarnation(Optional.empty()), answer.clockOffset())
                     : answer;
         };
     }
