@@ -1,5 +1,6 @@
 package baton.connectors.lmcache;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.connectors.bykey.ChunkKeys;
@@ -18,9 +19,8 @@ import baton.kv.ChunkHashing;
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
-import baton.kv.Setting;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
@@ -32,7 +32,6 @@ import baton.store.memory.HostMemorySettings;
 import baton.store.tiered.Tier;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -43,7 +42,7 @@ import java.util.function.Consumer;
  * in Baton's layout; what is at {@code remote_url} has LMCache's keys and bytes. With {@code enable_pd} a prefill instance's blocks go to the
  * decode instance that the keys name.
  */
-public final class LmCacheConnector implements KvConnector {
+public final class LmCacheConnector extends BuiltInConnector {
     private final StoreOpener stores;
     private final ConnectorRuntime runtime;
     private final Map<String, String> environment;
@@ -69,6 +68,7 @@ public final class LmCacheConnector implements KvConnector {
 
     /** With another runtime's messages, threads and transfer agents. */
     LmCacheConnector(StoreOpener stores, ConnectorRuntime runtime, Map<String, String> environment) {
+        super(Set.of("LMCacheConnectorV1"), LmCacheSettings.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.stores = stores;
         this.runtime = runtime;
         this.environment = Map.copyOf(environment);
@@ -77,16 +77,6 @@ public final class LmCacheConnector implements KvConnector {
     /** On this machine, with other variables than the process's. */
     public static LmCacheConnector withEnvironment(Map<String, String> environment) {
         return new LmCacheConnector(StoreOpener.SYSTEM, environment);
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("LMCacheConnectorV1");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return LmCacheSettings.SETTINGS;
     }
 
     /** Keys may have a prefix, and unknown ones are refused by {@link #check}. */

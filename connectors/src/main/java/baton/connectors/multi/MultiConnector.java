@@ -1,7 +1,8 @@
 package baton.connectors.multi;
 
+import baton.connectors.BuiltInConnector;
 import baton.kv.KvTransferConfig;
-import baton.kv.Setting;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
@@ -26,7 +27,7 @@ import java.util.function.Function;
  * <p>A child that throws is switched off by itself. Its loads become invalid, and blocks that it holds are released, as soon as all its
  * workers are closed.
  */
-public final class MultiConnector implements KvConnector {
+public final class MultiConnector extends BuiltInConnector {
     private final Function<KvTransferConfig, Optional<KvConnector>> find;
     /** By the configuration that contains them. Guarded by the monitor, as is {@link #workerFailures}. */
     private final Map<KvTransferConfig, List<Child>> known = new HashMap<>();
@@ -40,17 +41,8 @@ public final class MultiConnector implements KvConnector {
 
     /** @param find finds the connector that a child's configuration names */
     public MultiConnector(Function<KvTransferConfig, Optional<KvConnector>> find) {
+        super(Set.of("MultiConnector"), Children.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.find = find;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("MultiConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return Children.SETTINGS;
     }
 
     @Override

@@ -1,20 +1,18 @@
 package baton.connectors.nixl;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
-import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
-import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.UnaryOperator;
@@ -26,7 +24,7 @@ import java.util.function.UnaryOperator;
  * request: the prefill instance then pushes each layer as soon as it is computed. Either way the blocks are compared with their
  * checksums ({@link baton.connectors.onesided.BlockChecksums}).
  */
-public sealed class NixlConnector implements KvConnector permits NixlPushConnector {
+public sealed class NixlConnector extends BuiltInConnector permits NixlPushConnector {
     private final TransferMode mode;
     private final ConnectorRuntime runtime;
     private final UnaryOperator<PeerHandshake> handshakes;
@@ -47,24 +45,13 @@ public sealed class NixlConnector implements KvConnector permits NixlPushConnect
     }
 
     NixlConnector(TransferMode mode, ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
+        super(
+                mode == TransferMode.PUSH ? Set.of("NixlPushConnector") : Set.of("NixlConnector", "NixlPullConnector"),
+                NixlSettings.SETTINGS,
+                CacheSource.P2P);
         this.mode = mode;
         this.runtime = runtime;
         this.handshakes = handshakes;
-    }
-
-    @Override
-    public CacheSource source() {
-        return CacheSource.P2P;
-    }
-
-    @Override
-    public Set<String> names() {
-        return mode == TransferMode.PUSH ? Set.of("NixlPushConnector") : Set.of("NixlConnector", "NixlPullConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return NixlSettings.SETTINGS;
     }
 
     @Override

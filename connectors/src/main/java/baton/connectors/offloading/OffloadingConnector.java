@@ -1,14 +1,14 @@
 package baton.connectors.offloading;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
 import baton.kv.KvTransferConfig;
-import baton.kv.Setting;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
@@ -29,7 +29,7 @@ import java.util.Set;
  * {@code OffloadingConnector}, with the settings of {@code CPUOffloadingSpec} and {@code TieringOffloadingSpec}
  * ({@link OffloadingSettings}).
  */
-public final class OffloadingConnector implements KvConnector {
+public final class OffloadingConnector extends BuiltInConnector {
     private final StoreOpener opener;
 
     /** Shared by all sides of the engine. Guarded by the monitor. */
@@ -41,17 +41,8 @@ public final class OffloadingConnector implements KvConnector {
 
     /** With other stores, as in a simulation. */
     public OffloadingConnector(StoreOpener opener) {
+        super(Set.of("OffloadingConnector"), OffloadingSettings.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.opener = opener;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("OffloadingConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return OffloadingSettings.SETTINGS;
     }
 
     @Override

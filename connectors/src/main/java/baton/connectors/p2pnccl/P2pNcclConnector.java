@@ -1,5 +1,6 @@
 package baton.connectors.p2pnccl;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
@@ -7,10 +8,8 @@ import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
-import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
@@ -24,7 +23,6 @@ import baton.pipe.p2p.P2pEndpoint;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.TensorExchange;
 import java.io.IOException;
-import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
@@ -37,7 +35,7 @@ import java.util.Set;
  * the order of vLLM's FlashAttention blocks when it had this connector; the last block is padded with zeros. A receiver reads it
  * as {@code [2, tokens, kv heads, head dim]}, so that block sizes may differ.
  */
-public final class P2pNcclConnector implements KvConnector {
+public final class P2pNcclConnector extends BuiltInConnector {
     private static final String LOOPBACK = "127.0.0.1";
     private static final long WARM_UP_BYTES = 64L << 20;
 
@@ -68,6 +66,7 @@ public final class P2pNcclConnector implements KvConnector {
      * @param runtime of the threads that load, one for each request, and of the channel to a proxy
      */
     public P2pNcclConnector(ConnectorRuntime runtime, Exchanges exchanges) {
+        super(Set.of("P2pNcclConnector"), P2pNcclSettings.SETTINGS, CacheSource.P2P);
         this.runtime = runtime;
         this.exchanges = exchanges;
     }
@@ -84,21 +83,6 @@ public final class P2pNcclConnector implements KvConnector {
             wires.close();
             throw e;
         }
-    }
-
-    @Override
-    public CacheSource source() {
-        return CacheSource.P2P;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("P2pNcclConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return P2pNcclSettings.SETTINGS;
     }
 
     @Override

@@ -1,5 +1,6 @@
 package baton.connectors.pynccl;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.FreePorts;
@@ -7,16 +8,13 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
-import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import java.io.IOException;
-import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import org.slf4j.event.Level;
@@ -28,7 +26,7 @@ import org.slf4j.event.Level;
  *
  * <p>The counterpart of a rank is the other side's rank of the same stage and number, so both sides need the same parallel sizes.
  */
-public final class PyNcclConnector implements KvConnector {
+public final class PyNcclConnector extends BuiltInConnector {
     private static final long WARM_UP_BYTES = 64L << 20;
 
     private final ConnectorRuntime runtime;
@@ -59,23 +57,9 @@ public final class PyNcclConnector implements KvConnector {
      * @param runtime of the threads
      */
     public PyNcclConnector(ConnectorRuntime runtime, Sessions sessions) {
+        super(Set.of("PyNcclConnector"), PyNcclSettings.SETTINGS, CacheSource.P2P);
         this.runtime = runtime;
         this.sessions = sessions;
-    }
-
-    @Override
-    public CacheSource source() {
-        return CacheSource.P2P;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("PyNcclConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return PyNcclSettings.SETTINGS;
     }
 
     @Override

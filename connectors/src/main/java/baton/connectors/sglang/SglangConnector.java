@@ -1,18 +1,16 @@
 package baton.connectors.sglang;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
-import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.messages.sglang.SglangExchange;
-import java.util.List;
 import java.util.Set;
 
 /**
@@ -21,7 +19,7 @@ import java.util.Set;
  * address and sends them where its pages are; the prefill instance writes the prompt's keys and values there. Each side may be SGLang's, over
  * Mooncake's TCP transport.
  */
-public final class SglangConnector implements KvConnector {
+public final class SglangConnector extends BuiltInConnector {
     private final ConnectorRuntime runtime;
 
     public SglangConnector() {
@@ -29,22 +27,8 @@ public final class SglangConnector implements KvConnector {
     }
 
     SglangConnector(ConnectorRuntime runtime) {
+        super(Set.of("SglangConnector"), SglangSettings.SETTINGS, CacheSource.P2P);
         this.runtime = runtime;
-    }
-
-    @Override
-    public CacheSource source() {
-        return CacheSource.P2P;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("SglangConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return SglangSettings.SETTINGS;
     }
 
     @Override

@@ -1,13 +1,12 @@
 package baton.connectors.sharedstorage;
 
+import baton.connectors.BuiltInConnector;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
-import baton.kv.Setting;
 import baton.kv.TemporaryDirectory;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
@@ -37,7 +36,7 @@ import java.util.Set;
  * <p>All work on files after the start runs on threads beside the engine's. The scheduler waits for none of it, and a step only for its
  * saves, up to the timeout: whatever answered a prompt has stored it.
  */
-public final class SharedStorageConnector implements KvConnector {
+public final class SharedStorageConnector extends BuiltInConnector {
     private final IoThreads threads;
     private final FileOperations files;
 
@@ -53,23 +52,9 @@ public final class SharedStorageConnector implements KvConnector {
      * @param files the file system
      */
     public SharedStorageConnector(IoThreads threads, FileOperations files) {
+        super(Set.of("SharedStorageConnector", "ExampleConnector"), SharedStorageSettings.SETTINGS, CacheSource.DISK);
         this.threads = threads;
         this.files = files;
-    }
-
-    @Override
-    public CacheSource source() {
-        return CacheSource.DISK;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("SharedStorageConnector", "ExampleConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return SharedStorageSettings.SETTINGS;
     }
 
     @Override
