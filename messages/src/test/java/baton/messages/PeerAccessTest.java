@@ -199,7 +199,7 @@ class PeerAccessTest {
     }
 
     private static void until(BooleanSupplier condition) {
-        long end = System.nanoTime() + Duration.ofSeconds(20).toNanos();
+        long end = System.nanoTime() + Duration.ofSeconds(60).toNanos();
         while (!condition.getAsBoolean()) {
             assertThat(System.nanoTime()).isLessThan(end);
             Thread.onSpinWait();

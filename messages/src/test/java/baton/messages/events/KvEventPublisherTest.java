@@ -32,7 +32,7 @@ import org.zeromq.SocketType;
 import org.zeromq.ZContext;
 import org.zeromq.ZMQ;
 
-@Timeout(120)
+@Timeout(300)
 class KvEventPublisherTest {
     private static final Duration SOON = Duration.ofSeconds(60);
     private static final InstantSource CLOCK = InstantSource.fixed(Instant.ofEpochSecond(1_700_000_000L, 250_000_000));

@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Against real servers that close connections. */
-@Timeout(60)
+@Timeout(300)
 class KeptConnectionsTest {
     private static final String OK = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -48,7 +48,7 @@ class KeptConnectionsTest {
     }
 
     private static <T> T await(Future<T> future) throws Exception {
-        return future.toCompletionStage().toCompletableFuture().get(30, TimeUnit.SECONDS);
+        return future.toCompletionStage().toCompletableFuture().get(240, TimeUnit.SECONDS);
     }
 
     private Future<String> ask(int port) {

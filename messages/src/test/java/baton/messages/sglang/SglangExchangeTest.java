@@ -20,10 +20,10 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-@Timeout(60)
+@Timeout(300)
 class SglangExchangeTest {
     private static final String HOST = "127.0.0.1";
-    private static final Duration TIMEOUT = Duration.ofSeconds(20);
+    private static final Duration TIMEOUT = Duration.ofSeconds(60);
     private static final PrefillTopology TOPOLOGY =
             new PrefillTopology(1, 1, 1, 1, Optional.of(16), Optional.empty(), true, PrefillTopology.EARLY);
 

@@ -3,6 +3,7 @@ package baton.messages.zeromq;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.FreePorts;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
@@ -40,7 +41,7 @@ import org.zeromq.ZContext;
 import org.zeromq.ZMQ;
 
 /** Lasting connections beside JeroMQ's sockets and bytes that libzmq wrote. */
-@Timeout(180)
+@Timeout(300)
 class ZeroMqPeerChannelTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration SOON = Duration.ofSeconds(60);
@@ -230,10 +231,7 @@ class ZeroMqPeerChannelTest {
 
     @Test
     void aMissingOrEndingPeerIsNoticedAtOnce() throws Exception {
-        int free;
-        try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
-            free = taken.getLocalPort();
-        }
+        int free = FreePorts.inARow(1);
         assertThatThrownBy(() -> channel.call(HOST, free, "me", SOON, () -> {}))
                 .isInstanceOf(MessageException.class)
                 .hasMessageContaining(HOST + ":" + free);
@@ -348,7 +346,8 @@ class ZeroMqPeerChannelTest {
     /** Handling may take longer than a message may be under way. */
     @Test
     void aHandlerMayTakeLong() throws Exception {
-        Duration exchange = Duration.ofMillis(300);
+        // For handshakes too, which take their time on a busy machine.
+        Duration exchange = Duration.ofSeconds(2);
         CountDownLatch release = new CountDownLatch(1);
         try (ZeroMqPeerChannel hasty = new ZeroMqPeerChannel(
                 new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 4, exchange, Duration.ofDays(1)),
