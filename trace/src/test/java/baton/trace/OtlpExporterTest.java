@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.FreePorts;
 import baton.kv.Ticker;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -21,7 +22,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-@Timeout(60)
+@Timeout(300)
 class OtlpExporterTest {
     private static final String TRACE = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -33,7 +34,7 @@ class OtlpExporterTest {
     }
 
     private static OtlpSettings settings(URI endpoint, int queued, int batch) {
-        return new OtlpSettings(endpoint, "baton-test", queued, batch, Duration.ZERO, Duration.ofSeconds(5));
+        return new OtlpSettings(endpoint, "baton-test", queued, batch, Duration.ZERO, Duration.ofSeconds(60));
     }
 
     private static OtlpExporter exporter(OtlpSettings settings) {
@@ -87,7 +88,7 @@ class OtlpExporterTest {
     @Test
     void whatWaitsIsSentInBatchesWhenTheExporterIsClosed() throws Exception {
         OtlpExporter exporter = exporter(new OtlpSettings(
-                collector.endpoint(), "baton-test", 1000, 100, Duration.ofMinutes(5), Duration.ofSeconds(5)));
+                collector.endpoint(), "baton-test", 1000, 100, Duration.ofMinutes(5), Duration.ofSeconds(60)));
         IntStream.range(0, 250).forEach(i -> exporter.export(span(exporter, "span " + i)));
         exporter.close();
         assertThat(collector.spans()).hasSize(250);
@@ -152,7 +153,7 @@ class OtlpExporterTest {
 
     private void awaitBatches(int count) throws InterruptedException {
         synchronized (collector) {
-            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
+            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
             while (collector.batches().size() < count) {
                 assertThat(deadline.awaitNotify(collector)).isTrue();
             }
@@ -161,10 +162,7 @@ class OtlpExporterTest {
 
     @Test
     void aCollectorThatIsGoneHoldsNothingUp() throws IOException {
-        int port;
-        try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            port = taken.getLocalPort();
-        }
+        int port = FreePorts.inARow(1);
         OtlpExporter exporter = exporter(settings(URI.create("http://127.0.0.1:" + port + "/v1/traces"), 10, 10));
         exporter.export(span(exporter, "lost"));
         exporter.close();

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Grammars that are made to take work or memory without an end. */
-@Timeout(60)
+@Timeout(300)
 class HostileGrammarsTest {
     private static final int UNBOUNDED = Expression.Repeat.UNBOUNDED;
 
