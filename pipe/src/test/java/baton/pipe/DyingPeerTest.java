@@ -5,6 +5,7 @@ import static baton.pipe.WireContract.result;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.FreePorts;
 import baton.kv.Ticker;
 import baton.pipe.select.WireTransports;
 import java.io.BufferedReader;
@@ -97,7 +98,7 @@ class DyingPeerTest {
     }
 
     private static void meetOther(String name, String does, Body body) throws Exception {
-        int port = WireContract.freePort();
+        int port = FreePorts.inARow(1);
         try (WireTransport transport = WireTransports.named("transport", name);
                 Other other = new Other(name, port, does);
                 Wire wire = transport.meet("127.0.0.1", port, 0, LONG)) {

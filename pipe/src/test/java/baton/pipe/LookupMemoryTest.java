@@ -18,7 +18,7 @@ import org.junit.jupiter.api.parallel.Isolated;
 
 /** Native memory of entries that are on their way when a lookup buffer ends. */
 @Isolated("It measures what the process has in memory.")
-@Timeout(120)
+@Timeout(300)
 class LookupMemoryTest {
     private static final Duration LONG = Duration.ofSeconds(60);
     /** So large that the system has it back at once when it is freed. */

@@ -3,11 +3,9 @@ package baton.pipe;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import java.io.IOException;
+import baton.kv.FreePorts;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -103,7 +101,7 @@ public abstract class WireContract {
 
     @Test
     void rankZeroMayComeLast() throws Exception {
-        int port = freePort();
+        int port = FreePorts.inARow(1);
         FutureTask<Wire> first = background(() -> other.meet(HOST, port, 1, LONG));
         assertThatThrownBy(() -> first.get(200, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
         Wire zero = keep(one.meet(HOST, port, 0, LONG));
@@ -113,7 +111,7 @@ public abstract class WireContract {
 
     @Test
     void meetingFailsIfThePeerDoesNotComeInTime() throws Exception {
-        int port = freePort();
+        int port = FreePorts.inARow(1);
         assertThatThrownBy(() -> one.meet(HOST, port, 0, SHORT)).isInstanceOf(PipeException.class);
         assertThatThrownBy(() -> other.meet(HOST, port, 1, SHORT)).isInstanceOf(PipeException.class);
         try (WireTransport.Offer offer = one.offer(HOST)) {
@@ -219,7 +217,7 @@ public abstract class WireContract {
     }
 
     protected final Wire[] meet() throws Exception {
-        return meet(freePort());
+        return meet(FreePorts.inARow(1));
     }
 
     private Wire[] meet(int port) throws Exception {
@@ -268,12 +266,6 @@ public abstract class WireContract {
                 throw cause;
             }
             throw e;
-        }
-    }
-
-    public static int freePort() throws IOException {
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return socket.getLocalPort();
         }
     }
 }

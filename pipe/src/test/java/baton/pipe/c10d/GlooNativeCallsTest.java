@@ -13,7 +13,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Calls of virtual threads: as many at a time as were asked for, and no fewer. */
-@Timeout(60)
+@Timeout(300)
 class GlooNativeCallsTest {
     /** The thread of the call before may not be waiting for another yet. */
     @Test

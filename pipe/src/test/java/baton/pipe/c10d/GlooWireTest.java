@@ -3,6 +3,7 @@ package baton.pipe.c10d;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.FreePorts;
 import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.TestWires;
@@ -55,7 +56,7 @@ class GlooWireTest extends WireContract {
     /** The store is there for both addresses, rank 0's own connections for one. */
     @Test
     void rankOneConnectsToThePublishedAddressOfRankZero() throws Exception {
-        int port = freePort();
+        int port = FreePorts.inARow(1);
         try (GlooTransport transport = GlooTransport.load(Ticker.system())) {
             FutureTask<Wire> zero = background(() -> transport.meet(HOST, port, 0, LONG));
             Wire one = keep(transport.meet("127.0.0.2", port, 1, LONG));

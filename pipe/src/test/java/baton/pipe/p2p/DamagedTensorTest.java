@@ -39,7 +39,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** Tensors of which bytes or announcement were changed on their way. */
-@Timeout(180)
+@Timeout(300)
 class DamagedTensorTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration SOON = Duration.ofSeconds(60);

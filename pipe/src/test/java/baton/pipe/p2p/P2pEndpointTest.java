@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.kv.FreePorts;
 import baton.kv.JsonFields;
 import baton.kv.KvFence;
 import baton.kv.Ticker;
@@ -57,7 +58,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Several endpoints over real control sockets, with wires in memory or over TCP; and malicious peers. */
-@Timeout(180)
+@Timeout(300)
 class P2pEndpointTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration SOON = Duration.ofSeconds(60);
@@ -155,7 +156,7 @@ class P2pEndpointTest {
 
     @Test
     void aTensorWithoutMemoryInTimeFailsOnBothSides() throws Exception {
-        P2pEndpoint taker = open(settings(SendType.PUT, 1024, 0, Duration.ofMillis(400), SOON), "tcp");
+        P2pEndpoint taker = open(settings(SendType.PUT, 1024, 0, Duration.ofMillis(1500), SOON), "tcp");
         P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
         send(sender, taker, "fits", 1024, 1);
         assertFault(() -> send(sender, taker, "late", 512, 2), Fault.OUT_OF_MEMORY);
@@ -203,7 +204,8 @@ class P2pEndpointTest {
         assertThatThrownBy(() -> orphan.get(60, TimeUnit.SECONDS))
                 .hasRootCauseMessage(sender.address() + " has gone: its connection has ended");
         assertFault(() -> taker.receive(sender.address(), "another", SOON), Fault.PEER_GONE);
-        assertFault(() -> taker.receive(new PeerAddress(HOST, freePort()), "x", SOON), Fault.PEER_GONE);
+        PeerAddress nowhere = new PeerAddress(HOST, FreePorts.inARow(1));
+        assertFault(() -> taker.receive(nowhere, "x", SOON), Fault.PEER_GONE);
     }
 
     @ParameterizedTest
@@ -425,7 +427,8 @@ class P2pEndpointTest {
                             HOST, taker.address().port(), friend.address().toString(), SOON, () -> {}))
                     .isInstanceOf(MessageException.class);
         }
-        assertThat(taker.stats().get(Count.REFUSED_PEERS)).isGreaterThanOrEqualTo(2);
+        // A stranger may find that it is none before it is counted.
+        until(() -> taker.stats().get(Count.REFUSED_PEERS) >= 2);
         assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(1);
         send(friend, taker, "r#1", 1000, 3);
         try (Received tensor = taker.receive(friend.address(), "r#1", SOON)) {
@@ -619,14 +622,6 @@ class P2pEndpointTest {
                 settings.exchange(),
                 settings.transfer(),
                 settings.keep());
-    }
-
-    private static int freePort() {
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
-            return socket.getLocalPort();
-        } catch (java.io.IOException e) {
-            throw new java.io.UncheckedIOException(e);
-        }
     }
 
     private static void until(BooleanSupplier condition) {
