@@ -23,16 +23,18 @@ import java.util.Random;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Isolated;
 
 /**
  * What a peer that knows the secret sends after Hello, at random: whole conversations of valid frames, some of them damaged, with tokens of
  * permits that are open, closed and made up. It may write where it has a permit, and nowhere else; the agent serves on and keeps nothing.
  * {@code -Dtests.conversations=N} runs more, {@code -Dtests.seed=N} other ones.
  */
+@Isolated("It counts the open files of the process.")
 class InsiderFuzzTest {
     private static final int CONVERSATIONS = Integer.getInteger("tests.conversations", 400);
     private static final EmbeddedAgent.Limits LIMITS = new EmbeddedAgent.Limits(64, 16, 100, 1000, 100_000);
-    private static final Duration LONG = Duration.ofSeconds(30);
+    private static final Duration LONG = Duration.ofSeconds(120);
     private static final int BYTES = 1 << 18;
 
     /** A page behind the beginning: what the permit is for. */

@@ -27,7 +27,10 @@ import java.util.concurrent.TimeUnit;
  * its input.
  */
 final class OtherProcess implements AutoCloseable {
-    private static final Duration LONG = Duration.ofSeconds(30);
+    /** The name of its pool, in the mappings of processes. */
+    static final String POOL = "two processes";
+
+    private static final Duration LONG = Duration.ofSeconds(120);
 
     private final Process process;
     private final BufferedReader out;
@@ -83,7 +86,7 @@ final class OtherProcess implements AutoCloseable {
     public void close() {
         process.destroyForcibly();
         try {
-            if (!process.waitFor(30, TimeUnit.SECONDS)) {
+            if (!process.waitFor(120, TimeUnit.SECONDS)) {
                 throw new IllegalStateException("the other process does not end");
             }
         } catch (InterruptedException e) {
@@ -104,7 +107,7 @@ final class OtherProcess implements AutoCloseable {
         int bytes = Integer.parseInt(args[1]);
         try (Arena arena = Arena.ofShared();
                 EmbeddedAgent agent = EmbeddedAgent.open("other", settings)) {
-            Region pool = Region.allocate(arena, bytes, "a test");
+            Region pool = Region.allocate(arena, bytes, POOL);
             agent.register(pool);
             System.out.println(HexFormat.of().formatHex(agent.metadata()));
             System.out.println(pool.memory().address());

@@ -34,7 +34,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** The embedded agent against one in a process of its own. */
 class TwoProcessesTest {
     private static final int BYTES = 32 << 20;
-    private static final Duration LONG = Duration.ofSeconds(30);
+    private static final Duration LONG = Duration.ofSeconds(120);
 
     private final Arena arena = Arena.ofShared();
     private final List<AutoCloseable> opened = new ArrayList<>();
@@ -112,7 +112,7 @@ class TwoProcessesTest {
         }
         assertThat(all.getLast().state()).isInstanceOf(State.Failed.class);
         assertThatThrownBy(() -> agent.connect(other.metadata, LONG)).isInstanceOf(TransferException.class);
-        await("its memory is unmapped", () -> mappingsOf("/memfd:baton: a test") == 1);
+        await("its memory is unmapped", () -> mappingsOf("/memfd:baton: " + OtherProcess.POOL) == 1);
 
         OtherProcess reborn = other(transport);
         reborn.tell("fill 4");
@@ -146,7 +146,7 @@ class TwoProcessesTest {
     }
 
     private MemorySegment pool(EmbeddedAgent agent) throws TransferException {
-        MappableMemory pool = MappableMemory.allocate(arena, BYTES, "a test");
+        MappableMemory pool = MappableMemory.allocate(arena, BYTES, OtherProcess.POOL);
         agent.register(new Region(pool.memory(), Optional.of(pool.file())));
         return pool.memory();
     }

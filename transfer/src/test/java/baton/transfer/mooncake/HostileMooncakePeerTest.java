@@ -47,11 +47,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Messages byte by byte, and what an agent does with peers that break Mooncake's protocols. */
-@Timeout(120)
+@Timeout(300)
 class HostileMooncakePeerTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final String HOST = "127.0.0.1";
-    private static final Duration LONG = Duration.ofSeconds(30);
+    private static final Duration LONG = Duration.ofSeconds(120);
     private static final int BYTES = 1 << 20;
     private static final int CONNECTIONS = 8;
     private static final MooncakeAgentSettings SETTINGS = MooncakeAgentSettings.at(HOST)

@@ -113,7 +113,7 @@ final class RealEngine implements AutoCloseable {
     /** Ends the process as it is. */
     void kill() throws InterruptedException {
         process.destroyForcibly();
-        if (!process.waitFor(30, TimeUnit.SECONDS)) {
+        if (!process.waitFor(120, TimeUnit.SECONDS)) {
             throw new IllegalStateException("the engine's process has not ended");
         }
     }

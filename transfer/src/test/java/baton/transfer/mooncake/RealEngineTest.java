@@ -45,11 +45,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 
 /** The agent and Mooncake's own engine, in both directions. */
-@Timeout(120)
+@Timeout(300)
 class RealEngineTest {
     private static final String HOST = "127.0.0.1";
     private static final int BYTES = 8 << 20;
-    private static final Duration LONG = Duration.ofSeconds(30);
+    private static final Duration LONG = Duration.ofSeconds(120);
     private static final int BLOCK = 16 << 10;
 
     @TempDir
@@ -109,7 +109,7 @@ class RealEngineTest {
                 .start();
         opened(() -> {
             process.destroyForcibly();
-            assertThat(process.waitFor(30, TimeUnit.SECONDS)).isTrue();
+            assertThat(process.waitFor(120, TimeUnit.SECONDS)).isTrue();
         });
         await("the metadata server listens", () -> {
             try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), port)) {
