@@ -160,7 +160,7 @@ class KvServerLimitsTest {
 
     @Test
     void aConnectionThatIsSilentBetweenRequestsStays() throws Exception {
-        try (KvServer server = KvServer.start(settings(4 << 20, Duration.ofMillis(50)));
+        try (KvServer server = KvServer.start(settings(4 << 20, Duration.ofMillis(500)));
                 RawLm silent = new RawLm(server.port());
                 RawLm fresh = new RawLm(server.port())) {
             silent.put("a", new byte[] {7});
@@ -226,7 +226,7 @@ class KvServerLimitsTest {
     private static HttpResponse<String> get(HttpClient http, KvServer server, String path) throws Exception {
         URI uri = URI.create("http://127.0.0.1:" + server.metricsPort().orElseThrow() + path);
         return http.send(
-                HttpRequest.newBuilder(uri).timeout(Duration.ofSeconds(20)).build(),
+                HttpRequest.newBuilder(uri).timeout(Duration.ofSeconds(60)).build(),
                 HttpResponse.BodyHandlers.ofString());
     }
 

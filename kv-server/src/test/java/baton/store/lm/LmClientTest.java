@@ -220,7 +220,7 @@ class LmClientTest {
             proxy.stallAfter(1 << 20);
             MemorySegment into = arena.allocate(4 << 20);
             LmClient.Reads reads =
-                    client.get(List.of(new LmClient.Get("a", List.of(into))), within(Duration.ofMillis(300)));
+                    client.get(List.of(new LmClient.Get("a", List.of(into))), within(Duration.ofSeconds(3)));
             until("it is stalled", proxy::isStalled);
             StoreTask task = quiet(reads.task());
             assertThat(task.deadline().isOver()).isTrue();

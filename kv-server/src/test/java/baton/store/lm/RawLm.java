@@ -12,7 +12,7 @@ import java.util.Arrays;
 
 /** A plain socket that speaks the protocol by hand, and breaks it where a test wants that. */
 final class RawLm implements AutoCloseable {
-    private static final int PATIENCE_MILLIS = 20_000;
+    private static final int PATIENCE_MILLIS = 120_000;
 
     private final Socket socket = new Socket();
     private final DataInputStream in;

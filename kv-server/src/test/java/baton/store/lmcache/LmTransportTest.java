@@ -29,7 +29,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-@Timeout(60)
+@Timeout(300)
 class LmTransportTest {
     private static final int BYTES = 1000;
     private static final int REPLY_BYTES = 36;
@@ -79,7 +79,7 @@ class LmTransportTest {
                         "lm://127.0.0.1:" + port,
                         false,
                         Optional.empty(),
-                        new RemoteLimits(1, Duration.ofSeconds(20), 16 << 20, Optional.empty())),
+                        new RemoteLimits(1, Duration.ofSeconds(120), 16 << 20, Optional.empty())),
                 Ticker.system());
         Deadline deadline = soon();
         while (!client.isConnected()) {
@@ -92,11 +92,11 @@ class LmTransportTest {
     private static StoreTask quiet(StoreTask task) throws InterruptedException {
         CountDownLatch quiet = new CountDownLatch(1);
         task.onQuiet(quiet::countDown);
-        assertThat(quiet.await(30, TimeUnit.SECONDS)).isTrue();
+        assertThat(quiet.await(120, TimeUnit.SECONDS)).isTrue();
         return task;
     }
 
     private static Deadline soon() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(20));
+        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
     }
 }

@@ -102,7 +102,7 @@ class FileStoreKillTest {
         } finally {
             process.destroyForcibly();
         }
-        assertThat(process.waitFor(20, TimeUnit.SECONDS)).isTrue();
+        assertThat(process.waitFor(120, TimeUnit.SECONDS)).isTrue();
     }
 
     private int files(String suffix) throws IOException {

@@ -87,7 +87,7 @@ class KilledProcessTest {
                 .start();
         processes.add(process);
         BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
         while (!out.ready()) {
             assertThat(process.isAlive() && !deadline.isOver())
                     .as("the writer starts")
@@ -139,7 +139,7 @@ class KilledProcessTest {
     private static void kill(Process process) {
         process.destroyForcibly();
         try {
-            assertThat(process.waitFor(30, TimeUnit.SECONDS)).isTrue();
+            assertThat(process.waitFor(120, TimeUnit.SECONDS)).isTrue();
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IllegalStateException(e);

@@ -213,8 +213,8 @@ class SharedMemoryStoreTest {
                             Ticker.system()));
                 }
                 List<HostMemoryStore> stores = new ArrayList<>();
-                for (Future<HostMemoryStore> each : threads.invokeAll(openings, 30, TimeUnit.SECONDS)) {
-                    stores.add(each.get(30, TimeUnit.SECONDS));
+                for (Future<HostMemoryStore> each : threads.invokeAll(openings, 120, TimeUnit.SECONDS)) {
+                    stores.add(each.get(120, TimeUnit.SECONDS));
                 }
                 opened.addAll(stores);
                 SharedValues.put(stores.getFirst(), keys(0, 3));

@@ -54,7 +54,7 @@ final class SharedValues {
     }
 
     private static Deadline deadline() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(30));
+        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
     }
 
     private static StoreTask over(StoreTask task) {

@@ -2,12 +2,12 @@ package baton.store.mooncake;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.SystemIoThreads;
 import baton.store.remote.StoredValues;
+import baton.testkit.VirtualTicker;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -19,14 +19,19 @@ import java.util.Random;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** A REST service that is away, hangs, is full, talks nonsense, or has damaged objects: misses, counted by their cause. */
+@Timeout(300)
 class RestFaultsTest {
     private static final StoreFormat FORMAT = StoredValues.format(1 << 14);
     private static final Duration PAUSE = Duration.ofMillis(100);
     private static final Duration LEASE = Duration.ofMillis(150);
+
+    /** Of pauses and leases, which are over when a test says so. */
+    private final VirtualTicker ticker = new VirtualTicker();
 
     private final Random random = new Random(11);
     private final List<Measurement> measured = new ArrayList<>();
@@ -44,7 +49,7 @@ class RestFaultsTest {
                 new RestClient(service.url(), Duration.ofSeconds(1)),
                 new MooncakeBlockStore.Options(2, PAUSE, LEASE),
                 new SystemIoThreads(),
-                Ticker.system());
+                ticker);
     }
 
     @AfterEach
@@ -119,6 +124,7 @@ class RestFaultsTest {
         assertThat(service.objects).containsEntry(name, damaged);
         service.leases = false;
         service.leased.clear();
+        ticker.advance(LEASE);
         StoredValues.until("stored again", () -> values.put(store).succeededCount() == 3);
         assertThat(values.sameAt(1, read(values, 3))).isTrue();
     }
@@ -153,8 +159,15 @@ class RestFaultsTest {
         assertThat(failures("unavailable")).isGreaterThanOrEqualTo(40);
         assertThat(failures("paused") + failures("unavailable")).isEqualTo(80);
         service.restart();
-        StoredValues.until("used again", () -> values.contains(store).succeededCount() == 40);
+        untilUsedAgain(values);
         read(values, 40);
+    }
+
+    private void untilUsedAgain(StoredValues values) {
+        StoredValues.until("used again", () -> {
+            ticker.advance(PAUSE);
+            return values.contains(store).succeededCount() == values.keys().size();
+        });
     }
 
     @Test
@@ -163,14 +176,14 @@ class RestFaultsTest {
         values.put(store);
         service.halt();
         StoredValues read = StoredValues.empty(FORMAT, values.keys(), arena);
-        StoreTask task = StoredValues.quiet(
-                store.get(values.keys(), read.ranges(), StoredValues.within(Duration.ofMillis(100))));
+        StoreTask task =
+                StoredValues.quiet(store.get(values.keys(), read.ranges(), StoredValues.within(Duration.ofSeconds(1))));
         assertThat(task.succeededCount()).isZero();
         assertThat(failures("timeout")).isEqualTo(10);
         assertThat(values.contains(store).succeededCount()).isZero();
         assertThat(failures("paused")).isEqualTo(10);
         service.resume();
-        StoredValues.until("used again", () -> values.contains(store).succeededCount() == 10);
+        untilUsedAgain(values);
     }
 
     @Test
@@ -185,6 +198,7 @@ class RestFaultsTest {
         assertThat(failures("paused")).isEqualTo(2);
         read(first, 2);
         service.full = false;
+        ticker.advance(PAUSE);
         StoredValues.until("stored", () -> second.put(store).succeededCount() == 2);
     }
 
