@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.EngineUnavailableException;
 import baton.engine.FinishReason;
 import baton.server.ServerFixture.RawClient;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -106,8 +107,6 @@ class AccessLogTest {
     }
 
     private String line() throws InterruptedException {
-        String line = lines.poll(5, TimeUnit.SECONDS);
-        assertThat(line).as("a line within 5 s").isNotNull();
-        return String.valueOf(line);
+        return Objects.requireNonNull(lines.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS), "no line came");
     }
 }

@@ -46,7 +46,7 @@ class ContinuationTest {
 
     private static final List<ApiServer> SERVERS = new ArrayList<>();
     private static final HttpClient CLIENT =
-            HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+            HttpClient.newBuilder().connectTimeout(ServerFixture.SOON).build();
 
     @BeforeAll
     static void start() throws Exception {
@@ -230,7 +230,7 @@ class ContinuationTest {
                 HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + path))
                         .header("Content-Type", "application/json")
                         .header("X-Baton-Token-Ids", "1")
-                        .timeout(Duration.ofSeconds(60))
+                        .timeout(ServerFixture.SOON)
                         .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
                         .build(),
                 HttpResponse.BodyHandlers.ofString());

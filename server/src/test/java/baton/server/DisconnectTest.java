@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.FinishReason;
 import baton.server.FakeEngine.Session;
 import baton.server.ServerFixture.RawClient;
+import baton.testkit.Await;
 import java.net.SocketException;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
@@ -15,7 +16,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -97,20 +97,18 @@ class DisconnectTest {
             for (int i = 0; i < 2000 && !aborted.isDone(); i++) {
                 session.output(0, text);
             }
-            assertThat(aborted.get(6, TimeUnit.SECONDS)).isEqualTo(session.request.id());
+            assertThat(aborted.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS))
+                    .isEqualTo(session.request.id());
             // The server closes the connection although the client has read nothing: further bytes are answered by a
             // reset.
-            long deadline = System.nanoTime() + Duration.ofSeconds(5).toNanos();
-            boolean open = true;
-            while (open) {
-                assertThat(System.nanoTime()).as("still connected").isLessThan(deadline);
+            Await.until("the connection ends", ServerFixture.SOON, () -> {
                 try {
                     client.send("x");
-                    LockSupport.parkNanos(1_000_000);
+                    return false;
                 } catch (SocketException _) {
-                    open = false;
+                    return true;
                 }
-            }
+            });
         }
     }
 
@@ -129,7 +127,8 @@ class DisconnectTest {
             });
             try (RawClient client = logging.raw()) {
                 client.post("/v1/completions", "{" + prompt + ",\"kv_transfer_params\":{\"k\":1}}");
-                assertThat(preparing.await(5, TimeUnit.SECONDS)).isTrue();
+                assertThat(preparing.await(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS))
+                        .isTrue();
                 client.leave();
             }
             assertThat(logging.engine.nextRefused().toJson().toString()).isEqualTo("{\"k\":1}");
@@ -139,7 +138,7 @@ class DisconnectTest {
 
     private static String poll(BlockingQueue<String> lines) {
         try {
-            return String.valueOf(lines.poll(5, TimeUnit.SECONDS));
+            return String.valueOf(lines.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS));
         } catch (InterruptedException e) {
             throw new IllegalStateException(e);
         }
@@ -184,15 +183,13 @@ class DisconnectTest {
     void drainLetsRunningRequestsFinishAndRefusesNewOnes() throws Exception {
         CompletableFuture<HttpResponse<String>> answer = ask("{\"prompt\":\"a\"}");
         Session session = fixture.engine.nextSubmitted();
-        CompletableFuture<Void> closed = CompletableFuture.runAsync(() -> fixture.server.close(Duration.ofSeconds(5)));
-        long deadline = System.nanoTime() + Duration.ofSeconds(5).toNanos();
-        while (accepts()) {
-            assertThat(System.nanoTime()).as("still accepting").isLessThan(deadline);
-        }
+        CompletableFuture<Void> closed = CompletableFuture.runAsync(() -> fixture.server.close(ServerFixture.SOON));
+        Await.until("it accepts no more", ServerFixture.SOON, () -> !accepts());
         session.output(0, "done");
         session.finish(0, FinishReason.STOP);
-        assertThat(answer.get(5, TimeUnit.SECONDS).body()).contains("\"text\":\"done\"");
-        closed.get(5, TimeUnit.SECONDS);
+        assertThat(answer.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS).body())
+                .contains("\"text\":\"done\"");
+        closed.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
     }
 
     @Test
@@ -204,7 +201,7 @@ class DisconnectTest {
         assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
         // Its answer reaches its client.
         assertThat(fixture.engine.abandonedCount()).isZero();
-        assertThat(answer.get(5, TimeUnit.SECONDS).body())
+        assertThat(answer.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS).body())
                 .contains("so far", "\"finish_reason\":\"abort\"")
                 .endsWith("data: [DONE]\n\n");
     }
@@ -230,10 +227,12 @@ class DisconnectTest {
     void aDrainingServerServesLegsThatMoveStreamsAway() throws Exception {
         fixture.server.drain(Duration.ZERO);
         fixture.engine.answers("moved");
-        assertThat(ask("{\"prompt\":\"a\"}").get(5, TimeUnit.SECONDS).statusCode())
+        assertThat(ask("{\"prompt\":\"a\"}")
+                        .get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS)
+                        .statusCode())
                 .isEqualTo(503);
         HttpResponse<String> answer =
-                ask("{\"prompt\":\"a\"}", "X-Baton-Move", "1").get(5, TimeUnit.SECONDS);
+                ask("{\"prompt\":\"a\"}", "X-Baton-Move", "1").get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
         assertThat(answer.body()).contains("\"text\":\"moved\"");
     }
 

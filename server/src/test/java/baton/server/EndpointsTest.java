@@ -271,7 +271,8 @@ class EndpointsTest {
         FakeEngine.Session session = fixture.engine.nextSubmitted();
         assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":1}");
         session.finish(0, FinishReason.STOP);
-        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(answer.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS).statusCode())
+                .isEqualTo(200);
         assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":0}");
     }
 }

@@ -25,6 +25,7 @@ import java.time.Duration;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
@@ -115,36 +116,24 @@ final class FakeEngine implements Engine {
     }
 
     Session nextSubmitted() throws InterruptedException {
-        Session session = submitted.poll(5, TimeUnit.SECONDS);
-        if (session == null) {
-            throw new AssertionError("no request came within 5 s");
-        }
-        return session;
+        return next(submitted, "no request came");
     }
 
     String nextAborted() throws InterruptedException {
-        String id = aborted.poll(5, TimeUnit.SECONDS);
-        if (id == null) {
-            throw new AssertionError("no abort came within 5 s");
-        }
-        return id;
+        return next(aborted, "no abort came");
     }
 
     String nextAbandoned() throws InterruptedException {
-        String id = abandoned.poll(5, TimeUnit.SECONDS);
-        if (id == null) {
-            throw new AssertionError("no request was abandoned within 5 s");
-        }
-        return id;
+        return next(abandoned, "no request was abandoned");
     }
 
     /** {@code kv_transfer_params} of a request that is not submitted. */
     JsonFields nextRefused() throws InterruptedException {
-        JsonFields params = refused.poll(5, TimeUnit.SECONDS);
-        if (params == null) {
-            throw new AssertionError("no request was refused within 5 s");
-        }
-        return params;
+        return next(refused, "no request was refused");
+    }
+
+    private static <T> T next(BlockingQueue<T> coming, String lacking) throws InterruptedException {
+        return Objects.requireNonNull(coming.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS), lacking);
     }
 
     int abandonedCount() {

@@ -159,7 +159,7 @@ final class GrpcClient implements AutoCloseable {
         }
 
         void awaitClosedConnection() throws InterruptedException {
-            if (!closed.await(10, TimeUnit.SECONDS)) {
+            if (!closed.await(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS)) {
                 throw new AssertionError("the connection was not closed within 10 s");
             }
         }
@@ -170,7 +170,7 @@ final class GrpcClient implements AutoCloseable {
         }
 
         private static <T> T taken(BlockingQueue<T> queue, String what) throws InterruptedException {
-            T taken = queue.poll(10, TimeUnit.SECONDS);
+            T taken = queue.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
             if (taken == null) {
                 throw new AssertionError("no " + what + " came within 10 s");
             }
@@ -197,8 +197,10 @@ final class GrpcClient implements AutoCloseable {
         for (int i = 0; i < headers.length; i += 2) {
             options.putHeader(headers[i], headers[i + 1]);
         }
-        HttpClientRequest request =
-                http.request(options).toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+        HttpClientRequest request = http.request(options)
+                .toCompletionStage()
+                .toCompletableFuture()
+                .get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
         Call call = new Call(request);
         request.response()
                 .onSuccess(response -> {
@@ -226,6 +228,6 @@ final class GrpcClient implements AutoCloseable {
 
     @Override
     public void close() throws Exception {
-        vertx.close().toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+        vertx.close().toCompletionStage().toCompletableFuture().get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
     }
 }

@@ -30,7 +30,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** The gRPC port with vLLM's messages. */
-@Timeout(60)
+@Timeout(300)
 class GrpcTest {
     private static final String GENERATE = "vllm.Inference/Generate";
     private static final String STREAM = "vllm.Inference/GenerateStream";
@@ -271,14 +271,14 @@ class GrpcTest {
 
     @Test
     void aCallEndsAtItsDeadline() throws Exception {
-        Call before = call(STREAM, request(), "grpc-timeout", "2S");
+        Call before = call(STREAM, request(), "grpc-timeout", "5S");
         Session silent = fixture.engine.nextSubmitted();
-        Call within = call(STREAM, request(), "grpc-timeout", "2000m");
+        Call within = call(STREAM, request(), "grpc-timeout", "5000m");
         Session begun = fixture.engine.nextSubmitted();
         begun.output(0, "x");
         within.next();
-        assertEnds(before, 4, "deadline of 2S");
-        assertEnds(within, 4, "deadline of 2000m");
+        assertEnds(before, 4, "deadline of 5S");
+        assertEnds(within, 4, "deadline of 5000m");
         assertThat(List.of(fixture.engine.nextAbandoned(), fixture.engine.nextAbandoned()))
                 .containsExactlyInAnyOrder(silent.request.id(), begun.request.id());
     }
@@ -365,7 +365,7 @@ class GrpcTest {
         assertThat(unknown.next().number(1)).isEqualTo(3);
         fixture.engine.fails("out of order");
         assertThat(watch.next().number(1)).isEqualTo(2);
-        fixture.server.close(Duration.ofSeconds(20));
+        fixture.server.close(ServerFixture.SOON);
         assertThat(watch.end().getKey()).isZero();
         assertThat(accessLines).as("calls that failed").hasSize(1).allMatch(line -> line.contains(" 404 "));
     }

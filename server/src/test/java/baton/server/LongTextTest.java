@@ -4,20 +4,19 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.server.FakeEngine.Session;
 import baton.server.ServerFixture.RawClient;
-import java.io.IOException;
+import baton.testkit.Await;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
-import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -123,13 +122,7 @@ class LongTextTest {
             answered.countDown();
             until("all is given back", () -> impatient.server.preparingBytes() == 0);
             assertThat(taken.get()).isLessThanOrEqualTo(2);
-            until("it lives on", () -> {
-                try {
-                    return impatient.post("/tokenize", LISTED).statusCode() == 200;
-                } catch (IOException | InterruptedException e) {
-                    throw new AssertionError(e);
-                }
-            });
+            until("it lives on", () -> impatient.post("/tokenize", LISTED).statusCode() == 200);
             assertThat(taken.get()).isGreaterThan(4);
         }
     }
@@ -170,13 +163,12 @@ class LongTextTest {
     void memoryOfATokenListIsHeldUntilItIsSent() throws Exception {
         String body = "{\"return_token_strs\":true,\"prompt\":\"" + SENTENCE.repeat(40_000) + "\"}";
         try (ServerFixture impatient =
-                        new ServerFixture(config -> config.accessLog(line -> {}).bodyTimeout(Duration.ofSeconds(1)));
+                        new ServerFixture(config -> config.accessLog(line -> {}).bodyTimeout(Duration.ofSeconds(4)));
                 RawClient reading = fixture.raw();
                 RawClient leaving = fixture.raw();
                 RawClient slow = impatient.raw()) {
             for (RawClient client : List.of(reading, leaving, slow)) {
                 client.socket().setReceiveBufferSize(16 << 10);
-                client.socket().setSoTimeout(20_000);
                 client.post("/tokenize", body);
             }
             int answer = contentLength(reading.head());
@@ -310,7 +302,8 @@ class LongTextTest {
 
     private static void await(CountDownLatch latch) {
         try {
-            assertThat(latch.await(20, TimeUnit.SECONDS)).isTrue();
+            assertThat(latch.await(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS))
+                    .isTrue();
         } catch (InterruptedException e) {
             throw new AssertionError(e);
         }
@@ -322,11 +315,7 @@ class LongTextTest {
         return error.get("message").asString();
     }
 
-    private static void until(String what, BooleanSupplier condition) {
-        long deadline = System.nanoTime() + Duration.ofSeconds(20).toNanos();
-        while (!condition.getAsBoolean()) {
-            assertThat(System.nanoTime()).as(what).isLessThan(deadline);
-            LockSupport.parkNanos(1_000_000);
-        }
+    private static void until(String what, Callable<Boolean> condition) {
+        Await.until(what, ServerFixture.SOON, condition);
     }
 }

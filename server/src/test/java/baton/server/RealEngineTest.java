@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.within;
 import baton.engine.EngineConfig;
 import baton.engine.local.LocalEngine;
 import baton.kv.DType;
+import baton.testkit.Await;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -36,7 +37,7 @@ class RealEngineTest {
     private static ApiServer server;
 
     private static final HttpClient CLIENT =
-            HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+            HttpClient.newBuilder().connectTimeout(ServerFixture.SOON).build();
 
     @BeforeAll
     static void start() throws Exception {
@@ -161,7 +162,7 @@ class RealEngineTest {
         for (int i = 0; i < 5; i++) {
             answers.add(CLIENT.sendAsync(
                     HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + "/v1/completions"))
-                            .timeout(Duration.ofSeconds(60))
+                            .timeout(ServerFixture.SOON)
                             .header("Content-Type", "application/json")
                             .POST(HttpRequest.BodyPublishers.ofByteArray(large))
                             .build(),
@@ -229,11 +230,10 @@ class RealEngineTest {
         for (int i = 0; i < 6; i++) {
             clients.add(CLIENT.sendAsync(request(endless), HttpResponse.BodyHandlers.discarding()));
         }
-        long deadline = System.nanoTime() + Duration.ofSeconds(20).toNanos();
-        while (engine.status().running() + engine.status().waiting() < 6) {
-            assertThat(System.nanoTime()).as("six requests are in").isLessThan(deadline);
-            Thread.onSpinWait();
-        }
+        Await.until(
+                "six requests are in",
+                ServerFixture.SOON,
+                () -> engine.status().running() + engine.status().waiting() == 6);
         HttpResponse<String> refused = CLIENT.send(request(greedy(1)), HttpResponse.BodyHandlers.ofString());
         assertThat(refused.statusCode()).isEqualTo(503);
         assertThat(refused.headers().firstValue("Retry-After")).contains("1");
@@ -242,10 +242,10 @@ class RealEngineTest {
         HttpResponse<String> never = CLIENT.send(request(greedy(1).put("n", 7)), HttpResponse.BodyHandlers.ofString());
         assertThat(never.statusCode()).isEqualTo(400);
         clients.forEach(client -> client.cancel(true));
-        while (engine.status().running() + engine.status().waiting() > 0) {
-            assertThat(System.nanoTime()).as("all have gone").isLessThan(deadline);
-            Thread.onSpinWait();
-        }
+        Await.until(
+                "all have gone",
+                ServerFixture.SOON,
+                () -> engine.status().running() + engine.status().waiting() == 0);
         assertThat(text(greedy(6))).contains("Harrow");
     }
 
@@ -254,7 +254,7 @@ class RealEngineTest {
         post(greedy(4).put("ignore_eos", true).put("n", 2).put("temperature", 1));
         String metrics = CLIENT.send(
                         HttpRequest.newBuilder(uri("/metrics"))
-                                .timeout(Duration.ofSeconds(10))
+                                .timeout(ServerFixture.SOON)
                                 .build(),
                         HttpResponse.BodyHandlers.ofString())
                 .body();
@@ -339,7 +339,7 @@ class RealEngineTest {
 
     private static HttpRequest request(ObjectNode body) {
         return HttpRequest.newBuilder(uri("/v1/completions"))
-                .timeout(Duration.ofSeconds(60))
+                .timeout(ServerFixture.SOON)
                 .header("Content-Type", "application/json")
                 .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
                 .build();

@@ -23,7 +23,7 @@ import org.junit.jupiter.api.Timeout;
 import tools.jackson.databind.JsonNode;
 
 /** Explanations and spans of an instance's requests. */
-@Timeout(60)
+@Timeout(300)
 class RequestHistoryTest {
     private static final String BODY = "{\"model\":\"tiny-ledger\",\"prompt\":[1,2,3,4,5,6,7,8,9],\"max_tokens\":2,"
             + "\"kv_transfer_params\":{\"remote_host\":\"10.0.0.1\",\"remote_port\":5600}}";

@@ -21,10 +21,12 @@ final class ServerFixture implements AutoCloseable {
     static final JsonMapper MAPPER = JsonMapper.builder().build();
     static final String MODEL = "tiny-ledger";
 
+    /** Far longer than anything takes on a busy machine. */
+    static final Duration SOON = Duration.ofSeconds(60);
+
     final FakeEngine engine = new FakeEngine();
     final ApiServer server;
-    final HttpClient client =
-            HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+    final HttpClient client = HttpClient.newBuilder().connectTimeout(SOON).build();
 
     ServerFixture() {
         this(config -> config);
@@ -52,7 +54,7 @@ final class ServerFixture implements AutoCloseable {
     }
 
     HttpResponse<String> send(HttpRequest.Builder request) throws IOException, InterruptedException {
-        return client.send(request.timeout(Duration.ofSeconds(60)).build(), HttpResponse.BodyHandlers.ofString());
+        return client.send(request.timeout(SOON).build(), HttpResponse.BodyHandlers.ofString());
     }
 
     static JsonNode json(HttpResponse<String> response) {
@@ -77,7 +79,7 @@ final class ServerFixture implements AutoCloseable {
 
         private RawClient(int port) throws IOException {
             socket = new Socket(InetAddress.getLoopbackAddress(), port);
-            socket.setSoTimeout(5000);
+            socket.setSoTimeout((int) SOON.toMillis());
             in = new BufferedInputStream(socket.getInputStream());
         }
 

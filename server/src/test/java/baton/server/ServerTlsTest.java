@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** A server with TLS that needs certificates of its clients. */
-@Timeout(60)
+@Timeout(300)
 class ServerTlsTest {
     private static final String REQUEST = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -67,7 +67,7 @@ class ServerTlsTest {
     }
 
     private static String ask(Socket socket) throws IOException {
-        socket.setSoTimeout(10_000);
+        socket.setSoTimeout((int) ServerFixture.SOON.toMillis());
         socket.getOutputStream().write(REQUEST.getBytes(StandardCharsets.UTF_8));
         return new String(socket.getInputStream().readAllBytes(), StandardCharsets.ISO_8859_1);
     }

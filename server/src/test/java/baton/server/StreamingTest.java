@@ -213,7 +213,7 @@ class StreamingTest {
         }
         sessions.forEach(session -> session.finish(0, FinishReason.LENGTH));
         for (int i = 0; i < streams; i++) {
-            List<String> events = events(answers.get(i).get(20, TimeUnit.SECONDS));
+            List<String> events = events(answers.get(i).get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS));
             StringBuilder text = new StringBuilder();
             for (String event : events.subList(0, events.size() - 1)) {
                 text.append(ServerFixture.MAPPER

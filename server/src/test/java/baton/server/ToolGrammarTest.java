@@ -21,7 +21,6 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.List;
 import java.util.Set;
 import org.junit.jupiter.api.AfterAll;
@@ -44,7 +43,7 @@ class ToolGrammarTest {
     private static LocalEngine engine;
 
     private static final HttpClient CLIENT =
-            HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+            HttpClient.newBuilder().connectTimeout(ServerFixture.SOON).build();
 
     @BeforeAll
     static void start() throws Exception {
@@ -93,7 +92,7 @@ class ToolGrammarTest {
         return CLIENT.send(
                 HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + "/v1/chat/completions"))
                         .header("Content-Type", "application/json")
-                        .timeout(Duration.ofSeconds(60))
+                        .timeout(ServerFixture.SOON)
                         .POST(HttpRequest.BodyPublishers.ofString("{" + CHAT + more + "}"))
                         .build(),
                 HttpResponse.BodyHandlers.ofString());

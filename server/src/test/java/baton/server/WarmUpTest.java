@@ -36,7 +36,8 @@ class WarmUpTest {
         CountDownLatch mayAnswer = new CountDownLatch(1);
         fixture.engine.script(session -> {
             try {
-                assertThat(mayAnswer.await(30, TimeUnit.SECONDS)).isTrue();
+                assertThat(mayAnswer.await(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS))
+                        .isTrue();
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
             }
@@ -59,7 +60,7 @@ class WarmUpTest {
         assertThat(warm).isNotDone();
 
         mayAnswer.countDown();
-        warm.get(30, TimeUnit.SECONDS);
+        warm.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
         assertThat(fixture.get("/health").statusCode()).isEqualTo(200);
         assertThat(fixture.post("/v1/completions", COMPLETION).statusCode()).isEqualTo(200);
         assertThat(accessLog).as("the client's own").hasSize(2);
@@ -74,7 +75,8 @@ class WarmUpTest {
         try (ServerFixture slow = new ServerFixture(config -> config.warmUp(Duration.ofMillis(1)))) {
             slow.engine.script(session -> {
                 try {
-                    assertThat(mayAnswer.await(30, TimeUnit.SECONDS)).isTrue();
+                    assertThat(mayAnswer.await(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS))
+                            .isTrue();
                 } catch (InterruptedException e) {
                     Thread.currentThread().interrupt();
                 }
@@ -86,7 +88,7 @@ class WarmUpTest {
             assertThatThrownBy(() -> warm.get(300, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
             assertThat(slow.get("/health").statusCode()).isEqualTo(503);
             mayAnswer.countDown();
-            warm.get(30, TimeUnit.SECONDS);
+            warm.get(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
             assertThat(slow.engine.submittedCount())
                     .as("prompts after the budget")
                     .isZero();

@@ -23,4 +23,13 @@ public final class Await {
             LockSupport.parkNanos(POLL_NANOS);
         }
     }
+
+    /** As the other one; an exception of the condition is a failure. */
+    public static void until(String what, Duration deadline, Callable<Boolean> condition) {
+        try {
+            until(deadline, () -> what, condition);
+        } catch (Exception e) {
+            throw new AssertionError(what, e);
+        }
+    }
 }

@@ -40,7 +40,7 @@ public final class Certificates {
                 .redirectErrorStream(true)
                 .redirectOutput(directory.resolve("keytool.log").toFile())
                 .start();
-        assertThat(keytool.waitFor(30, TimeUnit.SECONDS) && keytool.exitValue() == 0)
+        assertThat(keytool.waitFor(120, TimeUnit.SECONDS) && keytool.exitValue() == 0)
                 .as(() -> "keytool: " + directory)
                 .isTrue();
         KeyStore keys = KeyStore.getInstance("PKCS12");
