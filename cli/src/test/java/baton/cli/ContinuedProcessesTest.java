@@ -37,7 +37,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them. Each stream has the bytes that it has without a failure.
+ * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them, or stopped. Each stream has the bytes that it has without a failure.
  *
  * <table><caption>Options of longer runs</caption>
  * <tr><td>{@code -Dtests.continued}</td><td>number of faults; {@code .seconds}: after which no more begin; {@code .gap}: the fewest milliseconds between two; {@code .restart}: milliseconds after which a killed instance starts again</td></tr>
@@ -280,6 +280,31 @@ class ContinuedProcessesTest {
     }
 
     @Test
+    void requestsLeaveAPrefillInstanceThatHangs() throws Exception {
+        // Decode instances wait for prefill's answer.
+        Instance following = INSTANCES.route(
+                "following", PREFILLS, DECODES, "--flow", "kv_transfer_params", "--continue-after", "4");
+        assertThat(following.url()).isNotNull();
+        Instance hung = PREFILLS.getFirst();
+        hung.freeze();
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            List<Future<?>> asking = ASKED.stream()
+                    .<Future<?>>map(asked -> clients.submit(() -> {
+                        ask(following, asked);
+                        return null;
+                    }))
+                    .toList();
+            for (Future<?> each : asking) {
+                each.get(LATEST.toSeconds(), TimeUnit.SECONDS);
+            }
+        } finally {
+            hung.thaw();
+        }
+        assertThat(following.metric("baton:router_retries_total", "prefill")).isPositive();
+        awaitUp(hung);
+    }
+
+    @Test
     void aDrainedInstanceHandsItsStreamsOver() throws Exception {
         for (int i = 0; i < DRAINS; i++) {
             drainUnderLoad(DECODES.getFirst());
@@ -466,6 +491,11 @@ class ContinuedProcessesTest {
     private boolean restart(Instance instance) throws Exception {
         LockSupport.parkNanos(BEFORE_RESTART.toNanos());
         instance.restart();
+        awaitUp(instance);
+        return up.add(instance);
+    }
+
+    private static void awaitUp(Instance instance) throws Exception {
         String url = instance.url().toString();
         Await.until(
                 LATEST,
@@ -476,6 +506,5 @@ class ContinuedProcessesTest {
                         .valueStream()
                         .anyMatch(each -> url.startsWith(each.path("url").asString())
                                 && each.path("up").asBoolean()));
-        return up.add(instance);
     }
 }
