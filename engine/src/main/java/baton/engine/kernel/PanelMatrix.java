@@ -163,6 +163,27 @@ public final class PanelMatrix {
         return outputs;
     }
 
+    /** The last outputs: so many, and those before them that share their first panel. */
+    public PanelMatrix last(int count) {
+        int first = (outputs - count) / kernels.panelWidth();
+        int before = first * kernels.panelWidth();
+        return new PanelMatrix(
+                kernels,
+                threads,
+                scratch,
+                new Weights(
+                        type,
+                        panels.asSlice(first * panelBytes),
+                        numbersFrom(scales, before),
+                        numbersFrom(biases, before),
+                        outputs - before,
+                        inputs));
+    }
+
+    private static MemorySegment numbersFrom(MemorySegment numbers, int output) {
+        return numbers.asSlice(Math.min(numbers.byteSize(), (long) output * Float.BYTES));
+    }
+
     /**
      * {@code out = product}.
      *

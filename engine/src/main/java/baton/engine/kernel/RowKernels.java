@@ -94,6 +94,7 @@ public final class RowKernels {
     /**
      * Turns the pairs of each head, element i with element i + D/2, by the angles of its row's position.
      *
+     * @param queries perhaps none
      * @param turned where the queries are written to; keys are turned in place
      * @param table by row, D/2 cosines and D/2 sines of fp32
      */
@@ -102,14 +103,16 @@ public final class RowKernels {
         threads.parallelFor(rows, PIECE, (_, first, end) -> {
             for (int row = first; row < end; row++) {
                 long angles = table.address() + (long) row * headDim * Float.BYTES;
-                rotate.call(
-                        queries.address(row),
-                        queries.headStride,
-                        turned.address(row),
-                        turned.headStride,
-                        queries.heads,
-                        angles,
-                        headDim / 2);
+                if (queries.heads > 0) {
+                    rotate.call(
+                            queries.address(row),
+                            queries.headStride,
+                            turned.address(row),
+                            turned.headStride,
+                            queries.heads,
+                            angles,
+                            headDim / 2);
+                }
                 long key = keys.address(row);
                 rotate.call(key, keys.headStride, key, keys.headStride, keys.heads, angles, headDim / 2);
             }

@@ -16,7 +16,7 @@ final class AttentionProjection {
     private final Collective.Member ranks;
     private final ModelKernels kernels;
     private final int queryElements;
-    private final int rowElements;
+    private final int entryElements;
 
     AttentionProjection(Shard shard, Collective.Member ranks, ModelKernels kernels) {
         this.shard = shard;
@@ -24,7 +24,8 @@ final class AttentionProjection {
         this.ranks = ranks;
         this.kernels = kernels;
         this.queryElements = config.heads() * config.headDim();
-        this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
+        int vectors = config.recipe().latent().isPresent() ? 1 : 2;
+        this.entryElements = vectors * config.kvHeads() * config.headDim();
     }
 
     /** Columns of queries. */
@@ -36,7 +37,7 @@ final class AttentionProjection {
      * The entries of rows, a part of the projection's result.
      *
      * @param angles cosines and sines of the rows' positions, if the layer turns its keys
-     * @param queries where the queries are written to
+     * @param queries where the queries are written to; without columns if they are not wanted
      */
     Matrix entries(
             LayerWeights<Linear, Norm> layer,
@@ -44,7 +45,9 @@ final class AttentionProjection {
             Matrix normed,
             Optional<Matrix> angles,
             Matrix queries) {
-        Matrix projected = layer.projection().apply(normed);
+        Matrix projected = queries.columns() == 0
+                ? layer.projection().applyLast(entryElements, normed)
+                : layer.projection().apply(normed);
         return layer.latent()
                 .map(latent -> new LatentProjections(latent, kernels).project(projected, angles.orElseThrow(), queries))
                 .orElseGet(() -> turn(
@@ -67,33 +70,31 @@ final class AttentionProjection {
             Optional<Matrix> rotation,
             Matrix queries) {
         int head = config.headDim();
-        Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
-        Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
+        int heads = queries.columns() / head;
+        Matrix unturned = projected.columns(0, queries.columns());
+        Matrix pairs = projected.columns(queries.columns(), entryElements);
+        Heads ownHeads = Heads.of(unturned, 0, heads, head);
+        Heads keyHeads = Heads.of(pairs, 0, config.kvHeads(), 2L * head);
         norms.ifPresent(norm -> {
             if (norm.ofAllHeads()) {
-                normAll(projected.columns(0, queryElements), norm.queries(), config.heads(), Shard::heads);
-                normAllKeys(projected, norm.keys());
+                if (heads > 0) {
+                    normAll(unturned, norm.queries(), heads, Shard::heads);
+                }
+                normAllKeys(pairs, norm.keys());
             } else {
                 norm.queries().apply(ownHeads, ownHeads);
                 norm.keys().apply(keyHeads, keyHeads);
             }
         });
-        Matrix pairs = projected.columns(queryElements, rowElements - queryElements);
-        Matrix unturned = projected.columns(0, queryElements);
         if (rotation.map(Matrix::columns).orElse(0) < head) {
             unturned.convert(queries, kernels.threads());
         }
         rotation.ifPresent(table -> {
             if (neighbours) {
-                Rope.turnNeighbours(unturned, head, queries, head, config.heads(), table, kernels.threads());
+                Rope.turnNeighbours(unturned, head, queries, head, heads, table, kernels.threads());
                 Rope.turnNeighbours(pairs, 2 * head, pairs, 2 * head, config.kvHeads(), table, kernels.threads());
             } else {
-                kernels.rotate(
-                        ownHeads,
-                        Heads.of(queries, 0, config.heads(), head),
-                        keyHeads,
-                        table.columns(),
-                        table.memory());
+                kernels.rotate(ownHeads, Heads.of(queries, 0, heads, head), keyHeads, table.columns(), table.memory());
             }
         });
         return pairs;
@@ -122,18 +123,15 @@ final class AttentionProjection {
     }
 
     /** Between the keys of two heads are values, so they are copied beside each other and back. */
-    private void normAllKeys(Matrix projected, Norm norm) {
+    private void normAllKeys(Matrix pairs, Norm norm) {
         long head = config.headDim();
-        Matrix keys = kernels.rows(projected.rows(), config.kvHeads() * head);
+        Matrix keys = kernels.rows(pairs.rows(), config.kvHeads() * head);
         for (int i = 0; i < config.kvHeads(); i++) {
-            projected
-                    .columns(queryElements + 2L * i * head, head)
-                    .convert(keys.columns(i * head, head), kernels.threads());
+            pairs.columns(2L * i * head, head).convert(keys.columns(i * head, head), kernels.threads());
         }
         normAll(keys, norm, config.kvHeads(), Shard::kvHeads);
         for (int i = 0; i < config.kvHeads(); i++) {
-            keys.columns(i * head, head)
-                    .convert(projected.columns(queryElements + 2L * i * head, head), kernels.threads());
+            keys.columns(i * head, head).convert(pairs.columns(2L * i * head, head), kernels.threads());
         }
     }
 }

@@ -446,7 +446,7 @@ final class DecoderRunner implements ModelRunner {
                             rotation,
                             norm(embedded(ids), layer.attentionNorm()),
                             rotation.map(each -> Objects.requireNonNull(angles.get(each))),
-                            kernels.rows(ids.length, inputs.queryElements()));
+                            Matrix.dense(MemorySegment.NULL, ids.length, 0, activations));
                     loaded.compare(slice, 0, entries.part(0, rows), tokens.from() + start);
                 }
             }

@@ -17,7 +17,7 @@ record LatentProjections(LatentWeights<Linear, Norm> weights, ModelKernels kerne
      *
      * @param projected the queries, or the latent that they are made of, then the entry
      * @param rotation by row, the cosines and sines of its position
-     * @param to the queries of all heads, as wide as an entry each
+     * @param to the queries of all heads, as wide as an entry each; without columns if they are not wanted
      * @return the entries, a part of {@code projected}
      */
     Matrix project(Matrix projected, Matrix rotation, Matrix to) {
@@ -29,6 +29,9 @@ record LatentProjections(LatentWeights<Linear, Norm> weights, ModelKernels kerne
         Matrix entries = projected.columns(width, latent.entry());
         Matrix turned = entries.columns(latent.rank(), latent.rotated());
         Rope.turnNeighbours(turned, latent.rotated(), turned, latent.rotated(), 1, rotation, kernels.threads());
+        if (to.columns() == 0) {
+            return entries;
+        }
         Matrix projectedQueries = weights.queries()
                 .map(matrix -> matrix.apply(normed(projected, width)))
                 .orElseGet(() -> projected.columns(0, width));

@@ -15,6 +15,12 @@ sealed interface Linear permits TorchLinear, PanelLinear, OperatorTimes.TimedLin
     /** As {@link #apply}, of the first rows, as many as {@code out} [n, out] of fp32 has. */
     void applyTo(Matrix out, Matrix rows);
 
+    /** The last columns of the result of {@link #apply}. The others are not computed where the kernels can do so. */
+    default Matrix applyLast(int columns, Matrix rows) {
+        Matrix all = apply(rows);
+        return all.columns(all.columns() - columns, columns);
+    }
+
     /**
      * The product, times the activation of x, element by element, where x is the product with {@code gate}; in the type of activations or of
      * {@link ModelKernels#inputs}.

@@ -57,6 +57,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /**
      * Turns the pairs of each head, element i with element i + D/2, by the angles of its row's position.
      *
+     * @param queries perhaps none
      * @param turned where the queries are written to, as many heads with the same stride; the keys are turned in place
      * @param headDim D, the elements of a head that are turned: the first ones
      * @param table by row: D/2 cosines, D/2 sines

@@ -96,6 +96,12 @@ final class OperatorTimes {
             took(System.nanoTime() - start, rows.rows());
         }
 
+        /** Not timed, as the number of elements is not known. */
+        @Override
+        public Matrix applyLast(int columns, Matrix rows) {
+            return matrix.applyLast(columns, rows);
+        }
+
         /** Both have the rate of both together. */
         @Override
         public Matrix applyGated(Linear gate, Activation activation, Matrix rows) {

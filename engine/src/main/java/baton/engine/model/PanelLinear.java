@@ -25,6 +25,14 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
     }
 
     @Override
+    public Matrix applyLast(int columns, Matrix rows) {
+        PanelMatrix last = matrix.last(columns);
+        Matrix out = kernels.rows(rows.rows(), last.outputs());
+        last.multiply(rows.inBytes(), rows.rows(), out.inBytes());
+        return out.columns(last.outputs() - columns, columns);
+    }
+
+    @Override
     public Matrix applyGated(Linear gate, Activation activation, Matrix rows) {
         Matrix out = kernels.inputs(rows.rows(), matrix.outputs());
         matrix.multiplyGated(((PanelLinear) gate).matrix, activation, rows.inBytes(), rows.rows(), out.inBytes());

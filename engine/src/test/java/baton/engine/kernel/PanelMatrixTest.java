@@ -132,6 +132,51 @@ class PanelMatrixTest {
         return new Rows(rows.memory().asSlice(first * rows.stride()), rows.stride(), rows.type());
     }
 
+    @ParameterizedTest(name = "{0}, {1}, the last {2} of {3} outputs")
+    @CsvSource({
+        "YMM, FP32, 32, 64",
+        "YMM, BF16, 33, 70",
+        "YMM, INT8, 40, 150",
+        "ZMM, BF16, 1, 70",
+        "ZMM, BF16_PAIRS, 64, 128",
+        "ZMM, INT8_PAIRS, 40, 150",
+        "AMX, BF16_PAIRS, 33, 70",
+        "AMX, INT8_PAIRS, 70, 70"
+    })
+    void theLastOutputsAloneAreTheSameBits(String kind, WeightType type, int count, int outputs) {
+        Kernels kernels = TestKernels.named(kind, type);
+        Random random = new Random(SEED);
+        int inputs = 64;
+        try (Arena arena = Arena.ofShared()) {
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena);
+            // Some of them with biases.
+            for (int i = 0; i < 8; i++) {
+                PanelMatrix matrix =
+                        new Weights(kernels, type, outputs, inputs, random, arena).matrix(kernels, type, scratch);
+                PanelMatrix last = matrix.last(count);
+                int before = outputs - last.outputs();
+                assertThat(before).isBetween(outputs - count - kernels.panelWidth() + 1, outputs - count);
+                for (int rows : new int[] {1, 12, 300}) {
+                    float[] a = numbers(random, rows * inputs);
+                    Rows from = type.inPairs()
+                            ? TestKernels.narrowRows(arena, a, inputs)
+                            : TestKernels.rows(floats(arena, a), inputs);
+                    Rows all = TestKernels.rows(floats(arena, new float[rows * outputs]), outputs);
+                    Rows part = TestKernels.rows(floats(arena, new float[rows * last.outputs()]), last.outputs());
+                    matrix.multiply(from, rows, all);
+                    last.multiply(from, rows, part);
+                    for (int row = 0; row < rows; row++) {
+                        for (int column = 0; column < last.outputs(); column++) {
+                            assertThat(TestKernels.element(part, (long) row * last.outputs() + column))
+                                    .as("%d rows, row %d, column %d", rows, row, column)
+                                    .isEqualTo(TestKernels.element(all, (long) row * outputs + before + column));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     @Test
     void rowsOfAnotherTypeAreRefused() {
         Kernels kernels = TestKernels.kernels(Width.YMM);

@@ -4,8 +4,13 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.kernel.Mxfp4Panels;
+import baton.engine.model.ModelRunner.Comparison;
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.LoadedTokens;
+import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.DType;
 import baton.kv.KvLayout;
+import baton.kv.VerifyKv;
 import baton.kv.safetensors.SafetensorsFile;
 import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
@@ -19,6 +24,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalInt;
 import java.util.stream.IntStream;
@@ -141,6 +147,51 @@ class FamiliesTest {
                 }
             }
         }
+    }
+
+    /** To be compared, entries of the first layer are computed without queries and without the layers above. */
+    @ParameterizedTest
+    @MethodSource("checkpoints")
+    void entriesOfTheFirstLayerAloneAreThoseOfAForwardPass(Path directory) throws IOException {
+        int[] tokens = IntStream.range(0, 45).map(i -> (7 * i + 3) % 64).toArray();
+        int[] table = {2, 0, 1};
+        SequenceSlice prompt = new SequenceSlice(tokens, 0, table, 0);
+        SequenceSlice last = new SequenceSlice(Arrays.copyOfRange(tokens, 44, 45), 44, table, 1);
+        try (Checkpoint checkpoint = Checkpoint.open(directory);
+                ModelRunner runner = CpuModels.load(
+                        checkpoint,
+                        DType.F32,
+                        checkpoint.config().kvLayout(16, DType.F32),
+                        table.length,
+                        OptionalInt.of(1),
+                        64)) {
+            runner.forward(List.of(prompt), LayerHooks.NONE).close();
+            Comparison right = compared(runner, last, tokens);
+            assertThat(right.wrong()).isEmpty();
+            assertThat(right.firstLayer()).isLessThan(1e-6);
+            int[] others = tokens.clone();
+            others[20]++;
+            assertThat(compared(runner, last, others).wrong().values())
+                    .singleElement()
+                    .satisfies(wrong -> assertThat(wrong.position()).isEqualTo(20));
+        }
+    }
+
+    private static Comparison compared(ModelRunner runner, SequenceSlice slice, int[] loaded) {
+        List<Comparison> comparisons = new ArrayList<>();
+        runner.forward(List.of(slice), new LayerHooks() {
+                    @Override
+                    public Map<Integer, LoadedTokens> loaded() {
+                        return Map.of(0, new LoadedTokens(loaded, 0, VerifyKv.FIRST_LAYER));
+                    }
+
+                    @Override
+                    public void compared(Comparison comparison) {
+                        comparisons.add(comparison);
+                    }
+                })
+                .close();
+        return comparisons.getFirst();
     }
 
     /** The checkpoints have the same shape, and experts in bf16 with other weights. */
