@@ -132,8 +132,11 @@ public final class Router implements AutoCloseable {
      * @param spans takes the spans of requests; closed with the router
      */
     public static Router start(RouterConfig config, Optional<OtlpExporter> spans) {
+        return start(config, spans, Ticker.system());
+    }
+
+    static Router start(RouterConfig config, Optional<OtlpExporter> spans, Ticker ticker) {
         requireNotOwn(config, OwnAddress.of(config.host(), config.port()));
-        Ticker ticker = Ticker.system();
         Optional<KeysFile> keys = config.security().clientKeys().map(file -> KeysFile.read(file, ticker));
         int loops = Runtime.getRuntime().availableProcessors();
         Vertx vertx = vertx(loops);

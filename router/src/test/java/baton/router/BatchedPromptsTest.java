@@ -5,8 +5,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.body.PromptField;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.policy.LocalPrefill;
+import baton.testkit.Await;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.util.Collections;
 import java.util.List;
@@ -21,7 +23,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Several prompts in one request, where a hand-over is of one. */
-@Timeout(60)
+@Timeout(300)
 class BatchedPromptsTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
@@ -168,29 +170,31 @@ class BatchedPromptsTest {
         HttpResponse<String> answer = fixture.post(router, "{\"prompt\":[\"0\",\"1\",\"2\"]}");
         assertThat(answer.statusCode()).isEqualTo(400);
         assertThat(answer.body()).isEqualTo("{\"error\":{\"message\":\"too long\"}}");
-        Await.until(
-                "all have ended",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_requests_running") == 0);
+        fixture.awaitRest(router);
     }
 
     @Test
     void aPromptThatIsRefusedEndsAStreamThatHasBegunWithAnEvent() throws Exception {
         var known = decode.behaviour;
+        CompletableFuture<HttpServerResponse> refused = new CompletableFuture<>();
         decode.behaviour = (request, response) -> {
             if (prompt(request).equals("0")) {
                 FakeInstance.events(response, "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n");
             } else if (prompt(request).equals("1")) {
-                timers.setTimer(
-                        200,
-                        _ -> FakeInstance.json(400, "{\"error\":\n {\"message\":\"too long\"}}")
-                                .accept(request, response));
+                refused.complete(response);
             } else {
                 known.accept(request, response);
             }
         };
-        HttpResponse<String> answer = fixture.post(router, "{\"prompt\":[\"0\",\"1\",\"2\"],\"stream\":true}");
-        assertThat(answer.body())
+        CompletableFuture<HttpResponse<String>> answer =
+                fixture.postAndGoOn(router, "{\"prompt\":[\"0\",\"1\",\"2\"],\"stream\":true}");
+        HttpServerResponse open = RouterFixture.result(refused);
+        Await.until(
+                "the stream has begun",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_first_byte_seconds_count") > 0);
+        open.setStatusCode(400).end("{\"error\":\n {\"message\":\"too long\"}}");
+        assertThat(RouterFixture.result(answer).body())
                 .endsWith("data: {\"error\":{\"message\":\"too long\"}}\n\n")
                 .doesNotContain("[DONE]");
     }
@@ -232,8 +236,7 @@ class BatchedPromptsTest {
             Await.until("three legs run", RouterFixture.SOON, () -> decode.received.size() == 3);
         }
         Await.until("all are ended", RouterFixture.SOON, () -> decode.aborted.get() == 3);
-        Await.until(
-                "none runs", RouterFixture.SOON, () -> fixture.metric(router, "baton:router_requests_running") == 0);
+        fixture.awaitRest(router);
     }
 
     @Test

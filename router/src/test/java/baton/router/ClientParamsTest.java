@@ -18,7 +18,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** A client's kv_transfer_params neither make an instance connect to hosts of the client's choice nor replace the prompt. */
-@Timeout(60)
+@Timeout(300)
 class ClientParamsTest {
     private static final String PARAMS = "{\"do_remote_prefill\":true,\"remote_host\":\"evil.example\","
             + "\"remote_port\":80,\"prompt_token_ids\":[1,2]}";

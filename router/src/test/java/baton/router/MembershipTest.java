@@ -6,6 +6,7 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import baton.testkit.Await;
 import java.net.URI;
 import java.net.http.HttpResponse;
 import java.nio.file.Files;
@@ -22,7 +23,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Instances that are added and taken away while the router runs, and that are kept out because their requests fail. */
-@Timeout(60)
+@Timeout(300)
 class MembershipTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String KEY = "an-admin-key";
@@ -59,11 +60,8 @@ class MembershipTest {
     }
 
     private void awaitUp(Router router, String role, int count) {
-        Await.until(
-                count + " up",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"" + role + "\"}") == count
-                        && fixture.metric(router, "baton:router_instances{role=\"" + role + "\"}") == count);
+        fixture.awaitMetric(router, "baton:router_instances{role=\"" + role + "\"}", count);
+        fixture.awaitUp(router, role, count);
     }
 
     private HttpResponse<String> admin(Router router, String action, String role, URI url, String... headers)
@@ -315,18 +313,14 @@ class MembershipTest {
         for (int i = 0; i < 100; i++) {
             assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         }
-        // Five, and a trial after 1, 2, 4, ... probes of 50 ms each.
-        assertThat(failing.received).hasSizeBetween(5, 20);
+        // Five, and a trial after 1, 2, 4, 8 and each further 16 probes.
+        assertThat(failing.received).hasSizeBetween(5, 10 + failing.probes.get() / 16);
         assertThat(fixture.get(router, "/v1/instances").body()).contains("requests in a row failed");
         failing.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         int before = failing.received.size();
         Await.until("it is back", RouterFixture.SOON, () -> {
-            try {
-                assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
-                return failing.received.size() > before + 3;
-            } catch (Exception e) {
-                throw new AssertionError(e);
-            }
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+            return failing.received.size() > before + 3;
         });
     }
 

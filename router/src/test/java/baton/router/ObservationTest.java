@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.LocalPrefill;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
@@ -22,7 +23,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /** What a router tells about its requests and instances, and its page. */
-@Timeout(120)
+@Timeout(300)
 class ObservationTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final String BODY = "{\"prompt\":\"a secret\",\"stream\":false}";

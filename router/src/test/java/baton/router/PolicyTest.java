@@ -13,7 +13,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Which instances requests over HTTP go to. */
-@Timeout(60)
+@Timeout(300)
 class PolicyTest {
     private static final int RECORDED = 10_000;
 

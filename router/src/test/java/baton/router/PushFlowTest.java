@@ -12,6 +12,7 @@ import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Registrations;
+import baton.testkit.Await;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
@@ -21,7 +22,6 @@ import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.AfterEach;
@@ -31,7 +31,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Both legs at once, for connectors that push. */
-@Timeout(60)
+@Timeout(300)
 class PushFlowTest {
     private static final String BODY = "{\"prompt\":[1,2],\"max_tokens\":9}";
     private static final String PREFILLED =
@@ -59,19 +59,6 @@ class PushFlowTest {
         return fixture.router(PushFlow.NAME, prefills, decodes, Optional.empty(), LocalPrefill.NEVER);
     }
 
-    /** Makes an instance hold its answers until the test releases them. */
-    private static BlockingQueue<HttpServerResponse> hold(FakeInstance instance) {
-        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
-        instance.behaviour = (request, response) -> held.add(response);
-        return held;
-    }
-
-    private static HttpServerResponse take(BlockingQueue<HttpServerResponse> held) throws InterruptedException {
-        HttpServerResponse response = held.poll(10, TimeUnit.SECONDS);
-        assertThat(response).isNotNull();
-        return response;
-    }
-
     private static String id(FakeInstance instance, int request) {
         return instance.received.get(request).headers().get("X-Request-Id");
     }
@@ -96,16 +83,16 @@ class PushFlowTest {
                 .isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
         assertThat(id(prefill, 0)).isEqualTo(id(decode, 0)).matches("mine\\.[0-9a-f]{16}");
 
-        BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
-        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        BlockingQueue<HttpServerResponse> prefillHeld = prefill.hold();
+        BlockingQueue<HttpServerResponse> decodeHeld = decode.hold();
         CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY, "X-Request-Id", "mine");
-        HttpServerResponse prefilling = take(prefillHeld);
-        HttpServerResponse decoding = take(decodeHeld);
+        HttpServerResponse prefilling = RouterFixture.take(prefillHeld);
+        HttpServerResponse decoding = RouterFixture.take(decodeHeld);
         assertThat(decode.received.get(1).body()).isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + told(1) + "}");
         assertThat(id(prefill, 1)).isEqualTo(id(decode, 1)).isNotEqualTo(id(prefill, 0));
         prefilling.end(PREFILLED);
         decoding.end(RouterFixture.ANSWER);
-        assertThat(second.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(second).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(fixture.metric(router, "baton:router_handoffs_total{params=\"carried\"}"))
                 .isEqualTo(2);
     }
@@ -126,11 +113,11 @@ class PushFlowTest {
     }
 
     private String sentAtOnce(Router router, String body) throws Exception {
-        BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
-        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        BlockingQueue<HttpServerResponse> prefillHeld = prefill.hold();
+        BlockingQueue<HttpServerResponse> decodeHeld = decode.hold();
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, body);
-        HttpServerResponse prefilling = take(prefillHeld);
-        HttpServerResponse decoding = take(decodeHeld);
+        HttpServerResponse prefilling = RouterFixture.take(prefillHeld);
+        HttpServerResponse decoding = RouterFixture.take(decodeHeld);
         String sent = decode.received.getLast().body();
         assertThat(id(prefill, prefill.received.size() - 1)).isEqualTo(id(decode, decode.received.size() - 1));
         double prefilled = fixture.metric(router, "baton:router_prefill_seconds_count");
@@ -141,14 +128,14 @@ class PushFlowTest {
                 RouterFixture.SOON,
                 () -> fixture.metric(router, "baton:router_prefill_seconds_count") > prefilled);
         decoding.end(RouterFixture.ANSWER);
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
         return sent;
     }
 
     @Test
     void eightDecodeInstancesMayFailWithAPromptThatIsBeingComputed() throws Exception {
         prefill.ahead = tells("engine-1");
-        hold(prefill);
+        prefill.hold();
         decode.behaviour = (_, response) -> response.reset();
         Router router = router(List.of(prefill), List.of(decode));
         Await.until("its address is known", RouterFixture.SOON, () -> asked(router, "told") == 1);
@@ -181,10 +168,7 @@ class PushFlowTest {
         prefill.ahead = tells("engine-1");
         Router router = router(List.of(prefill), List.of(decode));
         prefill.stop();
-        Await.until(
-                "prefill down",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"prefill\"}") == 0);
+        fixture.awaitUp(router, "prefill", 0);
         double before = asked(router, "told");
         prefill.ahead = tells("engine-2");
         prefill.restart();
@@ -210,7 +194,7 @@ class PushFlowTest {
         prefill.ahead = tells("engine-0");
         Router router = router(List.of(prefill), List.of(decode));
         prefill.ahead = (request, response) -> silent.add(response);
-        take(silent);
+        RouterFixture.take(silent);
         assertThat(sentAtOnce(router)).contains("engine-0");
         assertThat(sentAtOnce(router)).contains("engine-1").doesNotContain("engine-0");
     }
@@ -348,7 +332,7 @@ class PushFlowTest {
             writeOn(response);
         };
         Router router = router(List.of(prefill), List.of(decode));
-        cutOff.get(10, TimeUnit.SECONDS);
+        RouterFixture.result(cutOff);
         assertThat(asked(router, "failed")).isPositive();
         assertLearntFromTheFirstAnswer(router);
     }
@@ -365,7 +349,7 @@ class PushFlowTest {
         BlockingQueue<HttpServerResponse> silent = new LinkedBlockingQueue<>();
         prefill.ahead = (request, response) -> silent.add(response);
         prefill.health = 200;
-        HttpServerResponse open = take(silent);
+        HttpServerResponse open = RouterFixture.take(silent);
         assertLearntFromTheFirstAnswer(router);
         Await.until("the question is given up", RouterFixture.SOON, () -> asked(router, "failed") > 0);
         Await.until("its connection is closed", RouterFixture.SOON, open::closed);
@@ -398,16 +382,10 @@ class PushFlowTest {
         Router router = router(List.of(prefill), List.of(decode));
         fixture.post(router, BODY);
         prefill.stop();
-        Await.until(
-                "prefill down",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"prefill\"}") == 0);
+        fixture.awaitUp(router, "prefill", 0);
         prefill.behaviour = FakeInstance.json(200, PREFILLED.replace("engine-1", "engine-2"));
         prefill.restart();
-        Await.until(
-                "prefill up",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"prefill\"}") == 1);
+        fixture.awaitUp(router, "prefill", 1);
         fixture.post(router, BODY);
         assertThat(decode.received.get(1).body()).contains("engine-2").doesNotContain("engine-1");
     }
@@ -420,15 +398,15 @@ class PushFlowTest {
         fixture.post(router, BODY);
         fixture.post(router, BODY);
         int before = decode.received.size();
-        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        BlockingQueue<HttpServerResponse> decodeHeld = decode.hold();
         prefill.behaviour = FakeInstance.json(500, "{}");
         other.behaviour = prefill.behaviour;
-        BlockingQueue<HttpServerResponse> goodHeld = hold(other);
+        BlockingQueue<HttpServerResponse> goodHeld = other.hold();
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         // The legs of the failed pair, then those of the next pair.
-        take(decodeHeld);
-        HttpServerResponse good = take(goodHeld);
-        HttpServerResponse decoding = take(decodeHeld);
+        RouterFixture.take(decodeHeld);
+        HttpServerResponse good = RouterFixture.take(goodHeld);
+        HttpServerResponse decoding = RouterFixture.take(decodeHeld);
         Await.until("the first decode leg closed", RouterFixture.SOON, () -> decode.aborted.get() == 1);
         assertThat(id(decode, before)).isNotEqualTo(id(decode, before + 1));
         assertThat(id(decode, before + 1)).isEqualTo(id(other, other.received.size() - 1));
@@ -436,7 +414,7 @@ class PushFlowTest {
         assertThat(decode.received.get(before + 1).body()).contains("engine-2");
         good.end(PREFILLED.replace("engine-1", "engine-2"));
         decoding.end(RouterFixture.ANSWER);
-        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(RouterFixture.result(answer).statusCode()).isEqualTo(200);
 
         other.behaviour = FakeInstance.json(500, "{}");
         HttpResponse<String> failed = fixture.post(router, BODY);
@@ -476,12 +454,12 @@ class PushFlowTest {
     void aClientDisconnectEndsBothLegs() throws Exception {
         Router router = router(List.of(prefill), List.of(decode));
         fixture.post(router, BODY);
-        BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
-        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        BlockingQueue<HttpServerResponse> prefillHeld = prefill.hold();
+        BlockingQueue<HttpServerResponse> decodeHeld = decode.hold();
         try (RawClient client = new RawClient(router.port())) {
             client.post(RouterFixture.COMPLETIONS, BODY);
-            take(prefillHeld);
-            take(decodeHeld);
+            RouterFixture.take(prefillHeld);
+            RouterFixture.take(decodeHeld);
         }
         Await.until(
                 "both legs closed", RouterFixture.SOON, () -> prefill.aborted.get() == 1 && decode.aborted.get() == 1);

@@ -16,8 +16,8 @@ final class RawClient implements AutoCloseable {
 
     RawClient(int port) throws IOException {
         socket.setReceiveBufferSize(32 << 10);
-        socket.setSoTimeout(10_000);
-        socket.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 5_000);
+        socket.setSoTimeout((int) RouterFixture.SOON.toMillis());
+        socket.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port));
         in = new BufferedInputStream(socket.getInputStream());
     }
 

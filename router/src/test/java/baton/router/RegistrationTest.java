@@ -13,6 +13,7 @@ import baton.router.flow.P2pFlow;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Registrations;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.io.UncheckedIOException;
@@ -48,7 +49,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Registration as by vLLM's instances, and the flow that uses the registered addresses. */
-@Timeout(60)
+@Timeout(300)
 class RegistrationTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
     private static final String PREFILLED = "{\"id\":\"p\"}";
@@ -169,23 +170,8 @@ class RegistrationTest {
     }
 
     private void awaitUp(Router router, int prefills, int decodes) {
-        awaitMetric(router, "baton:router_instances_up{role=\"prefill\"}", prefills);
-        awaitMetric(router, "baton:router_instances_up{role=\"decode\"}", decodes);
-    }
-
-    /** The port of the connector that a decode leg is told of; 0 while no instance is up. */
-    private int decodePort(Router router, FakeInstance decode) {
-        try {
-            return fixture.post(router, BODY).statusCode() == 200
-                    ? idOf(decode.received.getLast()).decode().port()
-                    : 0;
-        } catch (Exception e) {
-            throw new AssertionError(e);
-        }
-    }
-
-    private void awaitMetric(Router router, String sample, double value) {
-        Await.until(sample + " " + value, RouterFixture.SOON, () -> fixture.metric(router, sample) == value);
+        fixture.awaitUp(router, "prefill", prefills);
+        fixture.awaitUp(router, "decode", decodes);
     }
 
     private static P2pRequestId idOf(FakeInstance.Received received) {
@@ -307,7 +293,7 @@ class RegistrationTest {
         try (Socket socket = new Socket(
                 InetAddress.getLoopbackAddress(), router.registerPort().orElseThrow())) {
             socket.getOutputStream().write(HexFormat.of().parseHex(greeting + ready + prefill + decode));
-            awaitMetric(router, JOINED, 2);
+            fixture.awaitMetric(router, JOINED, 2);
         }
         JsonNode down = JsonMapper.builder()
                 .build()
@@ -327,7 +313,7 @@ class RegistrationTest {
         Peer silent = register(router, "D", leaving, "127.0.0.1:22002");
         awaitUp(router, 1, 2);
         silent.stop();
-        awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
+        fixture.awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
         assertThat(fixture.metric(router, "baton:router_registrations_total{result=\"expired\"}"))
                 .isGreaterThanOrEqualTo(1);
         for (int i = 0; i < 4; i++) {
@@ -354,7 +340,11 @@ class RegistrationTest {
         old.stop();
         register(router, "D", decode, "127.0.0.1:22009");
         // The old peer's last message may be handled after the first one of the new peer.
-        Await.until("the new address is used", RouterFixture.SOON, () -> decodePort(router, decode) == 22009);
+        Await.until(
+                "the new address is used",
+                RouterFixture.SOON,
+                () -> fixture.post(router, BODY).statusCode() == 200
+                        && idOf(decode.received.getLast()).decode().port() == 22009);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isEqualTo(1);
     }
@@ -371,17 +361,14 @@ class RegistrationTest {
         assertThat(fixture.get(router, "/health").statusCode()).isEqualTo(503);
         register(router, "P", prefill, "127.0.0.1:21001");
         Peer silent = register(router, "D", decode, "127.0.0.1:22001");
-        awaitMetric(router, JOINED, 2);
+        fixture.awaitMetric(router, JOINED, 2);
         awaitUp(router, 1, 1);
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         silent.stop();
-        Await.until("its connector is not known any more", RouterFixture.SOON, () -> {
-            try {
-                return fixture.post(router, BODY).statusCode() == 503;
-            } catch (Exception e) {
-                throw new AssertionError(e);
-            }
-        });
+        Await.until(
+                "its connector is not known any more",
+                RouterFixture.SOON,
+                () -> fixture.post(router, BODY).statusCode() == 503);
         awaitUp(router, 1, 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isEqualTo(1);
@@ -419,7 +406,7 @@ class RegistrationTest {
         register(router, "P", prefill, "127.0.0.1:21001");
         register(router, "D", decode, "127.0.0.1:22001");
         awaitUp(router, 1, 0);
-        awaitMetric(router, JOINED, 2);
+        fixture.awaitMetric(router, JOINED, 2);
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(503);
         decode.health = 200;
         awaitUp(router, 1, 1);
@@ -457,9 +444,9 @@ class RegistrationTest {
             Await.until("it serves", RouterFixture.SOON, () -> !instance.received.isEmpty());
             peer.stop();
         }
-        awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
+        fixture.awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
         asking.interrupt();
-        asking.join(Duration.ofSeconds(10));
+        asking.join(RouterFixture.SOON);
         assertThat(failures).isEmpty();
     }
 
@@ -486,7 +473,7 @@ class RegistrationTest {
                 .properties()
                 .forEach(each -> fields.put(each.getKey(), each.getValue().asString()));
         new Peer(router, "x").say(map(fields));
-        awaitMetric(router, "baton:router_registrations_total{result=\"malformed\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"malformed\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"prefill\"}"))
                 .isZero();
     }
@@ -505,7 +492,7 @@ class RegistrationTest {
         Router router = router();
         String[] both = addresses.split("\\|");
         new Peer(router, "x").say(registration("P", both[0], both[1]));
-        awaitMetric(router, "baton:router_registrations_total{result=\"not_allowed\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"not_allowed\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"prefill\"}"))
                 .isZero();
     }
@@ -517,7 +504,7 @@ class RegistrationTest {
         Router router = everywhere("0.0.0.0");
         String own = host.equals("this host") ? ownAddress() : host;
         new Peer(router, "x").say(registration("D", own + ":" + router.port(), "127.0.0.1:2"));
-        awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isZero();
     }
@@ -526,9 +513,9 @@ class RegistrationTest {
     void aRegistrationOfAnotherAddressOfTheSameMachineIsAccepted() throws Exception {
         Router router = everywhere("127.0.0.1");
         new Peer(router, "x").say(registration("D", "127.0.0.7:" + router.port(), "127.0.0.1:2"));
-        awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
+        fixture.awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
         new Peer(router, "y").say(registration("D", "127.0.0.1:" + router.port(), "127.0.0.1:2"));
-        awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
     }
 
     /** A router that accepts registrations of all addresses. */
@@ -559,7 +546,7 @@ class RegistrationTest {
     void registrationsFromOutsideTheAllowedNetworksAreRefused() throws Exception {
         Router router = router(LONG, 10, "10.0.0.0/8", "fd00::/8");
         new Peer(router, "x").say(registration("P", "10.0.0.1:1", "10.0.0.1:2"));
-        awaitMetric(router, "baton:router_registrations_total{result=\"not_allowed\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"not_allowed\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"prefill\"}"))
                 .isZero();
     }
@@ -571,14 +558,14 @@ class RegistrationTest {
         for (int i = 1; i <= 3; i++) {
             peer.say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
-        awaitMetric(router, JOINED, 3);
+        fixture.awaitMetric(router, JOINED, 3);
         peer.say(registration("D", "127.0.0.1:4", "127.0.0.1:9"));
-        awaitMetric(router, "baton:router_registrations_total{result=\"full\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"full\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isEqualTo(3);
         // Registered instances may renew their registration.
         new Peer(router, "y").say(registration("D", "127.0.0.1:1", "127.0.0.1:9"));
-        awaitMetric(router, "baton:router_registrations_total{result=\"renewed\"}", 1);
+        fixture.awaitMetric(router, "baton:router_registrations_total{result=\"renewed\"}", 1);
     }
 
     @Test
@@ -589,17 +576,17 @@ class RegistrationTest {
         for (int i = 1; i <= Registrations.MAX_PER_CONNECTION; i++) {
             greedy.say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
-        awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION);
+        fixture.awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION);
         // A registered instance may change its connector's address.
         greedy.say(registration("D", "127.0.0.1:1", "127.0.0.1:10"));
-        awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION + 1);
+        fixture.awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION + 1);
         greedy.say(registration("D", "127.0.0.1:99", "127.0.0.1:9"));
-        awaitMetric(router, refused, 1);
+        fixture.awaitMetric(router, refused, 1);
         // A quarter of all instances from one address, over any number of connections.
         for (int i = 20; i < 40; i++) {
             new Peer(router, "x" + i).say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
-        awaitMetric(router, refused, 1 + 20 - (16 - Registrations.MAX_PER_CONNECTION));
+        fixture.awaitMetric(router, refused, 1 + 20 - (16 - Registrations.MAX_PER_CONNECTION));
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isEqualTo(16);
     }
@@ -628,7 +615,7 @@ class RegistrationTest {
                     out.write(greetingAnd(bytes));
                 }
                 socket.shutdownOutput();
-                socket.setSoTimeout(10_000);
+                socket.setSoTimeout((int) RouterFixture.SOON.toMillis());
                 long _ = socket.getInputStream().transferTo(OutputStream.nullOutputStream());
             }
         }

@@ -16,7 +16,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Two instances that make other tokens of the same request. */
-@Timeout(60)
+@Timeout(300)
 class RenderedPromptTest {
     private static final String CHAT = "/v1/chat/completions";
 

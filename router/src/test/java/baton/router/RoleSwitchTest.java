@@ -6,13 +6,13 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.PolicySettings;
 import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
+import baton.testkit.Await;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -21,7 +21,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Instances that change their role while the router runs, by what they answer in the new one. */
-@Timeout(60)
+@Timeout(300)
 class RoleSwitchTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final String BODY = "{\"prompt\":\"hello\"}";
@@ -99,16 +99,12 @@ class RoleSwitchTest {
 
     private void awaitChange(Router router, String state, String role) {
         Await.until(state, RouterFixture.SOON, () -> {
-            try {
-                // Leads requests to it.
-                fixture.post(router, BODY);
-                List<JsonNode> found = instances(router);
-                return found.size() == 1
-                        && found.getFirst().at("/role_change/state").asString().equals(state)
-                        && found.getFirst().get("role").asString().equals(role);
-            } catch (Exception e) {
-                throw new AssertionError(e);
-            }
+            // Leads requests to it.
+            fixture.post(router, BODY);
+            List<JsonNode> found = instances(router);
+            return found.size() == 1
+                    && found.getFirst().at("/role_change/state").asString().equals(state)
+                    && found.getFirst().get("role").asString().equals(role);
         });
     }
 
@@ -120,7 +116,7 @@ class RoleSwitchTest {
                                 ? "{\"role\":\"decode\"}"
                                 : "{\"role\":\"decode\",\"decode\":{\"requests\":3,\"tokens\":30}}"),
                 FakeInstance.json(200, RouterFixture.ANSWER));
-        Router router = router(Duration.ofSeconds(20));
+        Router router = router(RouterFixture.SOON);
         assertThat(toDecode(router).body()).contains("\"changed\":true");
         assertThat(instances(router))
                 .allSatisfy(each ->
@@ -137,7 +133,7 @@ class RoleSwitchTest {
     @Test
     void answersProveTheRoleOfAnInstanceThatHasNoCount() throws Exception {
         other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
-        Router router = router(Duration.ofSeconds(20));
+        Router router = router(RouterFixture.SOON);
         assertThat(toDecode(router).body()).contains("\"changed\":true");
         awaitChange(router, "proven", "decode");
     }
@@ -147,7 +143,7 @@ class RoleSwitchTest {
         other.behaviour = roles(
                 FakeInstance.json(409, "{\"error\":{\"message\":\"kv_role only gives\"}}"),
                 FakeInstance.json(200, RouterFixture.ANSWER));
-        Router router = router(Duration.ofSeconds(20));
+        Router router = router(RouterFixture.SOON);
         HttpResponse<String> refused = toDecode(router);
         assertThat(refused.statusCode()).isEqualTo(400);
         assertThat(refused.body()).contains(other.uri().toString(), "409", "kv_role only gives");
@@ -173,18 +169,18 @@ class RoleSwitchTest {
         other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = roles(FakeInstance.json(404, "{}"), (_, response) -> open.complete(response));
-        Router router = router(Duration.ofSeconds(20));
+        Router router = router(RouterFixture.SOON);
         assertThat(toDecode(router).body()).contains("\"changed\":true");
         other.behaviour = (_, response) -> FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM))
                 .end(LAST);
 
         CompletableFuture<HttpResponse<String>> answer =
                 fixture.postAndGoOn(router, "{\"prompt\":\"hello\",\"stream\":true}");
-        HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+        HttpServerResponse response = RouterFixture.result(open);
         assertThat(admin(router, "role", "prefill", decode).body()).contains("\"changed\":true");
         FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM), FIRST + ":t 0 11\n\n");
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + "data: [DONE]\n\n");
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(FIRST + "data: [DONE]\n\n");
         assertThat(MAPPER.readTree(other.received.getLast().body())
                         .at("/baton_continue/choices/0/token_ids/0")
                         .asInt())
@@ -194,7 +190,7 @@ class RoleSwitchTest {
     @Test
     void changesOfInstancesThatWereRemovedAreForgotten() throws Exception {
         other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
-        Router router = router(Duration.ofSeconds(20));
+        Router router = router(RouterFixture.SOON);
         assertThat(toDecode(router).body()).contains("\"changed\":true");
         awaitChange(router, "proven", "decode");
         assertThat(admin(router, "remove", "decode", other).body()).contains("\"changed\":true");

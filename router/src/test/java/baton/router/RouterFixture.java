@@ -1,8 +1,10 @@
 package baton.router;
 
+import baton.kv.Ticker;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Registrations;
+import baton.testkit.Await;
 import baton.trace.OtlpExporter;
 import io.vertx.core.Vertx;
 import java.net.URI;
@@ -12,7 +14,9 @@ import java.net.http.HttpResponse.BodyHandlers;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
@@ -20,12 +24,14 @@ import java.util.concurrent.TimeUnit;
 final class RouterFixture implements AutoCloseable {
     static final String COMPLETIONS = "/v1/completions";
     static final String ANSWER = "{\"id\":\"d\",\"choices\":[{\"text\":\"an answer\"}]}";
-    static final Duration SOON = Duration.ofSeconds(10);
+
+    /** Far longer than anything takes on a busy machine. */
+    static final Duration SOON = Duration.ofSeconds(60);
 
     static final RouterConfig.Limits LIMITS = TestConfigs.limits(
-            Duration.ofSeconds(2),
             Duration.ofSeconds(10),
-            Duration.ofSeconds(10),
+            Duration.ofMinutes(10),
+            Duration.ofMinutes(10),
             Duration.ofMillis(50),
             Duration.ofMillis(200),
             1 << 20,
@@ -73,7 +79,11 @@ final class RouterFixture implements AutoCloseable {
     }
 
     Router start(RouterConfig config, Optional<OtlpExporter> spans) {
-        Router router = Router.start(config, spans);
+        return start(config, spans, Ticker.system());
+    }
+
+    Router start(RouterConfig config, Optional<OtlpExporter> spans, Ticker ticker) {
+        Router router = Router.start(config, spans, ticker);
         toClose.add(router);
         return router;
     }
@@ -82,7 +92,7 @@ final class RouterFixture implements AutoCloseable {
         return instances.stream().map(FakeInstance::uri).toList();
     }
 
-    private static HttpRequest.Builder request(Router router, String path) {
+    static HttpRequest.Builder request(Router router, String path) {
         return HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + router.port() + path))
                 .version(java.net.http.HttpClient.Version.HTTP_1_1)
                 .header("Content-Type", "application/json");
@@ -97,27 +107,32 @@ final class RouterFixture implements AutoCloseable {
 
     /** @param headers names and values by turns */
     HttpResponse<String> post(Router router, String body, String... headers) throws Exception {
-        return postAndGoOn(router, body, headers).get(20, TimeUnit.SECONDS);
+        return result(postAndGoOn(router, body, headers));
+    }
+
+    static <T> T result(CompletableFuture<T> coming) throws Exception {
+        return coming.get(SOON.toSeconds(), TimeUnit.SECONDS);
     }
 
     /** @param headers names and values by turns */
     HttpResponse<String> postTo(Router router, String path, String body, String... headers) throws Exception {
         HttpRequest.Builder request = request(router, path).POST(HttpRequest.BodyPublishers.ofString(body));
-        return http.send((headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.ofString());
+        return send(headers.length == 0 ? request : request.headers(headers));
     }
 
     HttpResponse<String> postToInstance(FakeInstance instance, String path, String body) throws Exception {
-        return http.send(
-                HttpRequest.newBuilder(instance.uri().resolve(path))
-                        .POST(HttpRequest.BodyPublishers.ofString(body))
-                        .build(),
-                BodyHandlers.ofString());
+        return send(
+                HttpRequest.newBuilder(instance.uri().resolve(path)).POST(HttpRequest.BodyPublishers.ofString(body)));
+    }
+
+    HttpResponse<String> send(HttpRequest.Builder request) throws Exception {
+        return http.send(request.build(), BodyHandlers.ofString());
     }
 
     /** @param headers names and values by turns */
     HttpResponse<String> get(Router router, String path, String... headers) throws Exception {
         HttpRequest.Builder request = request(router, path).GET();
-        return http.send((headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.ofString());
+        return send(headers.length == 0 ? request : request.headers(headers));
     }
 
     /** A sample's value, 0 where there is none. */
@@ -134,12 +149,30 @@ final class RouterFixture implements AutoCloseable {
         }
     }
 
+    void awaitMetric(Router router, String sample, double value) {
+        Await.until(sample + " " + value, SOON, () -> metric(router, sample) == value);
+    }
+
+    void awaitUp(Router router, String role, int instances) {
+        awaitMetric(router, "baton:router_instances_up{role=\"" + role + "\"}", instances);
+    }
+
+    /** Waits until no request runs. */
+    void awaitRest(Router router) {
+        awaitMetric(router, "baton:router_requests_running", 0);
+    }
+
+    /** The next of what comes. */
+    static <T> T take(BlockingQueue<T> coming) throws InterruptedException {
+        return Objects.requireNonNull(coming.poll(SOON.toSeconds(), TimeUnit.SECONDS), "nothing came");
+    }
+
     @Override
     public void close() throws Exception {
         for (AutoCloseable closeable : toClose.reversed()) {
             closeable.close();
         }
         http.close();
-        vertx.close().toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+        vertx.close().toCompletionStage().toCompletableFuture().get(SOON.toSeconds(), TimeUnit.SECONDS);
     }
 }

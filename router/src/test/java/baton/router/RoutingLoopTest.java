@@ -19,8 +19,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -29,7 +27,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Routers whose requests return to them, and the limit of requests per instance. */
-@Timeout(60)
+@Timeout(300)
 class RoutingLoopTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
     private static final String PREFILLED = "{\"id\":\"p\",\"kv_transfer_params\":{\"remote_engine_id\":\"e\","
@@ -69,10 +67,7 @@ class RoutingLoopTest {
         HttpResponse<String> answer = fixture.post(router, BODY);
         assertThat(answer.statusCode()).isEqualTo(508);
         assertThat(answer.body()).contains("X-Baton-Hops is 3", "leads back");
-        Await.until(
-                "all have ended",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_requests_running") == 0);
+        fixture.awaitRest(router);
         // At most two legs for each request of the hop before.
         assertThat(instance.received.size()).isBetween(3, 2 + 4 + 8);
         assertThat(instance.received.getFirst().headers().get("X-Baton-Hops")).isEqualTo("1");
@@ -159,14 +154,11 @@ class RoutingLoopTest {
     @Test
     void anInstanceAtItsRequestLimitGetsNoMoreRequests() throws Exception {
         Router router = router(RouterFixture.LIMITS.withMaxPerInstance(2));
-        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
-        instance.behaviour = (request, response) -> held.add(response);
+        BlockingQueue<HttpServerResponse> held = instance.hold();
         CompletableFuture<HttpResponse<String>> first = fixture.postAndGoOn(router, BODY);
         CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY);
-        HttpServerResponse one = held.poll(10, TimeUnit.SECONDS);
-        HttpServerResponse other = held.poll(10, TimeUnit.SECONDS);
-        assertThat(one).isNotNull();
-        assertThat(other).isNotNull();
+        HttpServerResponse one = RouterFixture.take(held);
+        HttpServerResponse other = RouterFixture.take(held);
         HttpResponse<String> refused = fixture.post(router, BODY);
         assertThat(refused.statusCode()).isEqualTo(503);
         assertThat(refused.headers().firstValue("Retry-After")).contains("1");
@@ -175,8 +167,8 @@ class RoutingLoopTest {
         instance.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         one.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
         other.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
-        assertThat(first.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
-        assertThat(second.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(RouterFixture.result(first).statusCode()).isEqualTo(200);
+        assertThat(RouterFixture.result(second).statusCode()).isEqualTo(200);
         // A request stops counting as running however it ended.
         for (int i = 0; i < 5; i++) {
             instance.behaviour = FakeInstance.json(i % 2 == 0 ? 500 : 200, RouterFixture.ANSWER);
@@ -196,24 +188,20 @@ class RoutingLoopTest {
                 ContentKeyedFlow.NAME,
                 Optional.empty(),
                 RouterFixture.LIMITS.withMaxPerInstance(2)));
-        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
-        for (FakeInstance prefill : List.of(instance, other)) {
-            prefill.behaviour = (request, response) -> held.add(response);
-        }
+        BlockingQueue<HttpServerResponse> held = instance.hold();
+        other.behaviour = instance.behaviour;
         List<CompletableFuture<HttpResponse<String>>> answers =
                 List.of(fixture.postAndGoOn(router, BODY), fixture.postAndGoOn(router, BODY));
         List<HttpServerResponse> prefilling = new ArrayList<>();
         for (int i = 0; i < 2; i++) {
-            HttpServerResponse leg = held.poll(10, TimeUnit.SECONDS);
-            assertThat(leg).isNotNull();
-            prefilling.add(leg);
+            prefilling.add(RouterFixture.take(held));
         }
         assertThat(fixture.post(router, BODY).body())
                 .contains("no healthy decode instance", "2 requests to it are under way, the most allowed");
         prefilling.forEach(
                 leg -> leg.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER));
         for (CompletableFuture<HttpResponse<String>> answer : answers) {
-            assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+            assertThat(RouterFixture.result(answer).statusCode()).isEqualTo(200);
         }
         for (FakeInstance prefill : List.of(instance, other)) {
             prefill.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);

@@ -9,6 +9,7 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import baton.testkit.Await;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URI;
@@ -22,7 +23,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Instances by DNS, of a server of the test's own, and how those that come get their share. */
-@Timeout(60)
+@Timeout(300)
 class ServiceDiscoveryTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String SERVICE = "_baton._tcp.prefill.test";
@@ -63,11 +64,7 @@ class ServiceDiscoveryTest {
     }
 
     private void awaitUp(Router router, int count) {
-        Await.until(
-                count + " are up",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_by_state{role=\"prefill\",state=\"up\"}")
-                        == count);
+        fixture.awaitMetric(router, "baton:router_instances_by_state{role=\"prefill\",state=\"up\"}", count);
     }
 
     private Target target(int priority, int weight, FakeInstance instance) {
@@ -113,13 +110,10 @@ class ServiceDiscoveryTest {
         ask(router, 20);
         assertThat(first.received).hasSize(10);
         dns.service(SERVICE, target(0, 100, first), target(0, 0, second));
-        Await.until("the weight is known", RouterFixture.SOON, () -> {
-            try {
-                return fixture.get(router, "/v1/instances").body().contains("\"share\":100.0");
-            } catch (Exception e) {
-                throw new AssertionError(e);
-            }
-        });
+        Await.until(
+                "the weight is known",
+                RouterFixture.SOON,
+                () -> fixture.get(router, "/v1/instances").body().contains("\"share\":100.0"));
         ask(router, 40);
         assertThat(first.received).hasSizeGreaterThan(45);
     }
@@ -174,13 +168,10 @@ class ServiceDiscoveryTest {
         awaitUp(router, 1);
         second.health = 200;
         awaitUp(router, 2);
-        Await.until("it has all of its share", RouterFixture.SOON, () -> {
-            try {
-                return !fixture.get(router, "/v1/instances").body().contains("\"share\":0.");
-            } catch (Exception e) {
-                throw new AssertionError(e);
-            }
-        });
+        Await.until(
+                "it has all of its share",
+                RouterFixture.SOON,
+                () -> !fixture.get(router, "/v1/instances").body().contains("\"share\":0."));
         first.received.clear();
         second.received.clear();
         ask(router, 20);

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.ShadowComparison.Verdict;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.policy.LocalPrefill;
+import baton.testkit.Await;
 import io.vertx.core.http.HttpServerResponse;
 import java.util.List;
 import java.util.Optional;
@@ -15,7 +16,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-@Timeout(60)
+@Timeout(300)
 class ShadowRequestTest {
     private static final String GREEDY =
             "{\"prompt\":\"hello\",\"temperature\":0,\"stream\":true,\"stream_options\":{}}";

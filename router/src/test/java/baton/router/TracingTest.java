@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.kv.Ticker;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.policy.LocalPrefill;
+import baton.testkit.Await;
 import baton.trace.OtlpExporter;
 import baton.trace.OtlpSettings;
 import baton.trace.StandInCollector;
@@ -22,7 +23,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Traces of requests: what goes to the instances, and what to a collector. */
-@Timeout(120)
+@Timeout(300)
 class TracingTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final String BODY = "{\"prompt\":\"a secret\",\"stream\":false}";

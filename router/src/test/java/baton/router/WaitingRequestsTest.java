@@ -6,6 +6,7 @@ import baton.router.flow.KvTransferParamsFlow;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
+import baton.testkit.Await;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.time.Duration;
@@ -13,8 +14,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -24,7 +23,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** A request that loses its instances before the first byte of an answer waits for others. */
-@Timeout(30)
+@Timeout(300)
 class WaitingRequestsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String ADMIN_KEY = "an-admin-key";
@@ -85,13 +84,6 @@ class WaitingRequestsTest {
         return router(RouterFixture.LIMITS, LocalPrefill.NEVER, decode);
     }
 
-    /** The requests of an instance that answers none. */
-    private static BlockingQueue<HttpServerResponse> hold(FakeInstance instance) {
-        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
-        instance.behaviour = (_, response) -> held.add(response);
-        return held;
-    }
-
     private static void awaitLegs(BlockingQueue<HttpServerResponse> held, int legs) {
         Await.until("legs run", RouterFixture.SOON, () -> held.size() == legs);
     }
@@ -104,13 +96,6 @@ class WaitingRequestsTest {
                         >= requests);
     }
 
-    private void awaitUp(Router router, String role, int instances) {
-        Await.until(
-                "instances are up",
-                RouterFixture.SOON,
-                () -> fixture.metric(router, "baton:router_instances_up{role=\"%s\"}".formatted(role)) == instances);
-    }
-
     @ParameterizedTest
     @CsvSource(
             delimiter = '|',
@@ -120,7 +105,7 @@ class WaitingRequestsTest {
                 "{\"prompt\":[\"a\",\"b\"]} | 2"
             })
     void aRequestWaitsForADecodeInstance(String body, int legs) throws Exception {
-        BlockingQueue<HttpServerResponse> held = hold(decode);
+        BlockingQueue<HttpServerResponse> held = decode.hold();
         Router router = router();
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, body, "X-Request-Id", "mine");
         awaitLegs(held, legs);
@@ -128,7 +113,7 @@ class WaitingRequestsTest {
         decode.stop();
         awaitWaits(router, "decode", legs);
         assertThat(fixture.metric(router, RUNNING)).isPositive();
-        awaitUp(router, "decode", 0);
+        fixture.awaitUp(router, "decode", 0);
         assertThat(fixture.post(router, BODY).statusCode()).as("a new request").isEqualTo(503);
         decode.behaviour = body.contains("stream")
                 ? (_, response) ->
@@ -136,7 +121,7 @@ class WaitingRequestsTest {
                 : FakeInstance.json(200, RouterFixture.ANSWER);
         decode.restart();
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(RouterFixture.result(answer).statusCode()).isEqualTo(200);
         assertThat(fixture.get(router, "/v1/requests/mine" + (legs > 1 ? "-0" : "") + "/explain")
                         .body())
                 .contains("waits for a decode instance");
@@ -145,7 +130,7 @@ class WaitingRequestsTest {
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
     void aRequestWaitsForAPrefillInstanceUnlessDecodeComputesThePrompt(boolean fallback) throws Exception {
-        BlockingQueue<HttpServerResponse> held = hold(prefill);
+        BlockingQueue<HttpServerResponse> held = prefill.hold();
         Router router = router(RouterFixture.LIMITS, fallback(fallback), decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         awaitLegs(held, 1);
@@ -157,7 +142,7 @@ class WaitingRequestsTest {
             prefill.restart();
         }
 
-        HttpResponse<String> answered = answer.get(10, TimeUnit.SECONDS);
+        HttpResponse<String> answered = RouterFixture.result(answer);
         assertThat(answered.body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(answered.headers().firstValue("X-Baton-Local-Prefill").isPresent())
                 .isEqualTo(fallback);
@@ -166,7 +151,7 @@ class WaitingRequestsTest {
     @Test
     void aPrefillInstanceComputesThePromptThatADecodeInstanceBegan() throws Exception {
         prefill.health = 503;
-        BlockingQueue<HttpServerResponse> held = hold(decode);
+        BlockingQueue<HttpServerResponse> held = decode.hold();
         Router router = router(RouterFixture.LIMITS, fallback(true), decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         awaitLegs(held, 1);
@@ -174,11 +159,11 @@ class WaitingRequestsTest {
         decode.stop();
         awaitWaits(router, "decode", 1);
         prefill.health = 200;
-        awaitUp(router, "prefill", 1);
+        fixture.awaitUp(router, "prefill", 1);
         decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         decode.restart();
 
-        HttpResponse<String> answered = answer.get(10, TimeUnit.SECONDS);
+        HttpResponse<String> answered = RouterFixture.result(answer);
         assertThat(answered.headers().firstValue("X-Baton-Prefill"))
                 .contains(prefill.uri().toString());
         assertThat(answered.headers().firstValue("X-Baton-Local-Prefill")).isEmpty();
@@ -206,7 +191,7 @@ class WaitingRequestsTest {
 
     @Test
     void aRequestWaitsForAWhile() throws Exception {
-        BlockingQueue<HttpServerResponse> held = hold(decode);
+        BlockingQueue<HttpServerResponse> held = decode.hold();
         Router router = router(
                 RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(50))), LocalPrefill.NEVER, decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
@@ -214,14 +199,14 @@ class WaitingRequestsTest {
 
         decode.stop();
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(503);
+        assertThat(RouterFixture.result(answer).statusCode()).isEqualTo(503);
         assertThat(answer.get().body()).contains("no healthy decode instance: " + decode.uri());
         decode.restart();
     }
 
     @Test
     void aClientThatLeavesEndsTheWait() throws Exception {
-        BlockingQueue<HttpServerResponse> held = hold(decode);
+        BlockingQueue<HttpServerResponse> held = decode.hold();
         Router router = router();
         try (RawClient client = new RawClient(router.port())) {
             client.post(RouterFixture.COMPLETIONS, BODY);
@@ -229,13 +214,13 @@ class WaitingRequestsTest {
             decode.stop();
             awaitWaits(router, "decode", 1);
         }
-        Await.until("it has ended", RouterFixture.SOON, () -> fixture.metric(router, RUNNING) == 0);
+        fixture.awaitRest(router);
         decode.restart();
     }
 
     @Test
     void anotherInstanceAnswersForASilentOne() throws Exception {
-        BlockingQueue<HttpServerResponse> held = hold(decode);
+        BlockingQueue<HttpServerResponse> held = decode.hold();
         Router router = router(
                 RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(100))),
                 LocalPrefill.NEVER,
@@ -246,7 +231,7 @@ class WaitingRequestsTest {
 
         decode.health = 500;
 
-        assertThat(answer.get(5, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(held).hasSize(1);
     }
 
@@ -254,7 +239,7 @@ class WaitingRequestsTest {
     @CsvSource({"true, false", "false, false", "false, true"})
     void aPromptLeavesAPrefillInstanceThatHangs(boolean isFallback, boolean isRemoved) throws Exception {
         FakeInstance other = fixture.instance();
-        BlockingQueue<HttpServerResponse> held = hold(prefill);
+        BlockingQueue<HttpServerResponse> held = prefill.hold();
         Router router = router(
                 patient(Duration.ofMillis(200)),
                 fallback(isFallback),
@@ -271,7 +256,7 @@ class WaitingRequestsTest {
 
         prefill.health = 0;
 
-        assertThat(answer.get(20, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(other.received).hasSize(isFallback ? 0 : 1);
         assertThat(decode.received).hasSize(1);
         assertThat(fixture.get(router, "/v1/requests/mine/explain").body())
@@ -294,7 +279,7 @@ class WaitingRequestsTest {
     void aRequestIsPlacedAnewWhenTheOnlyInstanceHangsNoLonger(boolean isPrefill) throws Exception {
         FakeInstance hung = isPrefill ? prefill : decode;
         prefill.health = isPrefill ? 200 : 503;
-        BlockingQueue<HttpServerResponse> held = hold(hung);
+        BlockingQueue<HttpServerResponse> held = hung.hold();
         Router router = router(patient(Duration.ofSeconds(2)), fallback(!isPrefill), decode);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         awaitLegs(held, 1);
@@ -304,7 +289,7 @@ class WaitingRequestsTest {
         hung.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         hung.health = 200;
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(hung.received).hasSize(2);
         Await.until("the leg's connection closes", RouterFixture.SOON, () -> hung.aborted.get() == 1);
     }
@@ -314,21 +299,21 @@ class WaitingRequestsTest {
     @ValueSource(booleans = {true, false})
     void aRequestStaysAtAnInstanceThatIsSlow(boolean isListening) throws Exception {
         FakeInstance other = fixture.instance();
-        BlockingQueue<HttpServerResponse> held = hold(prefill);
+        BlockingQueue<HttpServerResponse> held = prefill.hold();
         Router router =
                 router(patient(Duration.ofMillis(100)), LocalPrefill.NEVER, List.of(prefill, other), List.of(decode));
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         awaitLegs(held, 1);
         if (!isListening) {
             prefill.stopListening();
-            awaitUp(router, "prefill", 1);
+            fixture.awaitUp(router, "prefill", 1);
         }
         int probes = other.probes.get();
         Await.until("it is probed often", RouterFixture.SOON, () -> other.probes.get() > probes + 20);
 
         FakeInstance.json(200, RouterFixture.ANSWER).accept(prefill.only(), held.take());
 
-        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(other.received).isEmpty();
         assertThat(prefill.aborted.get()).isZero();
     }
