@@ -49,10 +49,10 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Captures of each plane between two instances: a secret hides messages, and {@code kv_encryption} blocks too. */
-@Timeout(60)
+@Timeout(300)
 class SealedPlanesTest {
     private static final String HOST = "127.0.0.1";
-    private static final Duration LONG = Duration.ofSeconds(30);
+    private static final Duration LONG = Duration.ofSeconds(120);
     private static final byte[] KNOWN = "keys and values of a prompt".getBytes(StandardCharsets.US_ASCII);
 
     @TempDir
@@ -179,7 +179,7 @@ class SealedPlanesTest {
                     public void connected(boolean now) {}
                 },
                 Ticker.system()));
-        assertThat(received.get(30, TimeUnit.SECONDS)).isEqualTo(KNOWN);
+        assertThat(received.get(120, TimeUnit.SECONDS)).isEqualTo(KNOWN);
         assertCaptured(!encryption.equals("no secret"));
     }
 

@@ -35,7 +35,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Messages between a sender and a receiver that are damaged, and their blocks that are not. */
-@Timeout(60)
+@Timeout(300)
 class PdDamageTest {
     private static final int BLOCK = 4;
     private static final int HASH_BYTES = 32;
@@ -74,7 +74,7 @@ class PdDamageTest {
 
             AtomicInteger prompts = new AtomicInteger(2);
             Await.until(
-                    Duration.ofSeconds(30),
+                    Duration.ofSeconds(120),
                     () -> "nothing is handed over after the cut",
                     () -> handOver(prefill, decode, prompts.incrementAndGet()) > 0);
         }

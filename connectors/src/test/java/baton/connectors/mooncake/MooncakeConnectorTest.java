@@ -73,7 +73,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** What goes wrong between two instances, over real connections. */
-@Timeout(60)
+@Timeout(300)
 class MooncakeConnectorTest {
     private static final String HOST = "127.0.0.1";
     private static final int BLOCK = 4;
@@ -244,7 +244,7 @@ class MooncakeConnectorTest {
     }
 
     private void until(List<FakeEngine> engines, BooleanSupplier condition) {
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
         while (!condition.getAsBoolean()) {
             assertThat(deadline.isOver()).isFalse();
             engines.forEach(engine -> reports.add(engine.idleStep()));
@@ -336,7 +336,7 @@ class MooncakeConnectorTest {
                     question(1, List.of(), 7))) {
                 int before = replies.size();
                 try (MooncakeExchange.Asking _ =
-                        vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(10), new Replies(replies))) {
+                        vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(60), new Replies(replies))) {
                     until(List.of(prefill), () -> replies.size() > before);
                 }
             }
@@ -425,8 +425,8 @@ class MooncakeConnectorTest {
 
     private static PeerAddress rank(MooncakeExchange exchange, FakeEngine prefill) throws Exception {
         return exchange
-                .query(registry(prefill), Duration.ofSeconds(10))
-                .get(10, TimeUnit.SECONDS)
+                .query(registry(prefill), Duration.ofSeconds(60))
+                .get(60, TimeUnit.SECONDS)
                 .engines()
                 .values()
                 .stream()
@@ -475,7 +475,7 @@ class MooncakeConnectorTest {
         try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
             byte[] question = question(1, MooncakeRegion.of(prefill.cache()), 0);
             try (MooncakeExchange.Asking _ =
-                    vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(10), new Replies(new ArrayList<>()))) {
+                    vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(60), new Replies(new ArrayList<>()))) {
                 until(List.of(prefill), () -> !questions.isEmpty());
             }
         }
@@ -681,7 +681,7 @@ class MooncakeConnectorTest {
         MooncakeExchange plainRegistry = exchange(Map.of());
         PeerAddress plain = new PeerAddress(HOST, plainRegistry.serve(HOST, 0).port());
         assertThatThrownBy(() ->
-                        exchange(required).query(plain, Duration.ofMillis(100)).get(20, TimeUnit.SECONDS))
+                        exchange(required).query(plain, Duration.ofMillis(100)).get(60, TimeUnit.SECONDS))
                 .hasMessageContaining("is it a registry with the same kv_auth_secret_file?");
         List<String> errors = new CopyOnWriteArrayList<>();
         for (Map<String, Object> other :
@@ -690,7 +690,7 @@ class MooncakeConnectorTest {
             if (!known) {
                 MooncakeExchange stranger = exchange(other);
                 assertThatThrownBy(() ->
-                                stranger.query(registry, Duration.ofSeconds(5)).get(20, TimeUnit.SECONDS))
+                                stranger.query(registry, Duration.ofSeconds(5)).get(60, TimeUnit.SECONDS))
                         .isInstanceOf(ExecutionException.class);
                 CompletableFuture<MooncakeExchange.Ending> ended = new CompletableFuture<>();
                 opened.add(stranger.ask(
@@ -705,7 +705,7 @@ class MooncakeConnectorTest {
                                 ended.complete(how);
                             }
                         }));
-                assertThat(ended.get(20, TimeUnit.SECONDS)).isEqualTo(MooncakeExchange.Ending.UNREACHED);
+                assertThat(ended.get(60, TimeUnit.SECONDS)).isEqualTo(MooncakeExchange.Ending.UNREACHED);
             }
             access = other;
             FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> {
@@ -749,11 +749,11 @@ class MooncakeConnectorTest {
                 Arena arena = Arena.ofShared()) {
             MemorySegment bytes = arena.allocate(64);
             TransferAgent.Registration _ = insider.register(new Region(bytes, Optional.empty()));
-            TransferAgent.Peer peer = insider.connect(own.agent(), Duration.ofSeconds(10));
+            TransferAgent.Peer peer = insider.connect(own.agent(), Duration.ofSeconds(60));
             List<Range> ranges =
                     List.of(new Range(bytes.address(), decode.cache().memory().address(), 64));
             for (long permit : new long[] {0, own.permit(), 1}) {
-                Transfer write = insider.write(peer, permit, ranges, Optional.empty(), Duration.ofSeconds(10));
+                Transfer write = insider.write(peer, permit, ranges, Optional.empty(), Duration.ofSeconds(60));
                 until(List.of(), () -> !(write.state() instanceof Transfer.State.UnderWay));
                 assertThat(write.state())
                         .isInstanceOfSatisfying(

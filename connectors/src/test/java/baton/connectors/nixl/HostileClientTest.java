@@ -61,11 +61,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.node.ObjectNode;
 
 /** What a client tries that can send requests and reach the ports, but is no peer. */
-@Timeout(60)
+@Timeout(300)
 class HostileClientTest {
     private static final VllmRank VLLM =
             new VllmRank(new KvLayout(1, 1, 4, 4, DType.F32), 1, Optional.empty(), Optional.empty());
-    private static final Duration SOON = Duration.ofSeconds(5);
+    private static final Duration SOON = Duration.ofSeconds(60);
     private static final int LENGTH = 40;
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
 
@@ -118,7 +118,7 @@ class HostileClientTest {
     }
 
     private void until(BooleanSupplier condition, FakeEngine... engines) {
-        long deadline = System.nanoTime() + Duration.ofSeconds(20).toNanos();
+        long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
         while (!condition.getAsBoolean()) {
             assertThat(System.nanoTime()).isLessThan(deadline);
             for (FakeEngine engine : engines) {

@@ -37,7 +37,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Messages beside the bytes that msgspec 0.22, which vLLM uses, writes for the same values. */
-@Timeout(120)
+@Timeout(300)
 class MessagesTest {
     private static final NixlNotification CODEC = new NixlNotification();
     private static final String QUESTION = "93c40c6765745f6d6574615f6d73670001";

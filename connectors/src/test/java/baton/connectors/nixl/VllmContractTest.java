@@ -33,7 +33,7 @@ import org.junit.jupiter.params.provider.CsvSource;
  * The handshake beside what a real vLLM 0.32.0 answered on a CPU, serving tiny-ledger in fp32 with blocks of 32 tokens. {@code
  * record_handshake.py} made {@code handshake-cpu.json}; it is run with the Python that vLLM is installed in.
  */
-@Timeout(60)
+@Timeout(300)
 class VllmContractTest {
     private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);
     private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC), Optional.empty());

@@ -23,7 +23,7 @@ import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-@Timeout(60)
+@Timeout(300)
 class VllmMirrorTest {
     private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);
     private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC), Optional.empty());

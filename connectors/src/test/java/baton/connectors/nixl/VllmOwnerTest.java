@@ -59,7 +59,7 @@ import org.junit.jupiter.params.provider.ValueSource;
  * Blocks of a vLLM instance: what its handshake says of them, and what is read then. The owner is memory in vLLM's layouts, filled with
  * the keys and values of a prompt, beside a decode instance.
  */
-@Timeout(60)
+@Timeout(300)
 @ParameterizedClass(name = "pools in memory of the {0}")
 @EnumSource
 class VllmOwnerTest {

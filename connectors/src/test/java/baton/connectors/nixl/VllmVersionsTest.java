@@ -29,7 +29,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** vLLM instances of two versions read blocks of one prefill instance. Each compares the hash with its own. */
-@Timeout(60)
+@Timeout(300)
 class VllmVersionsTest {
     private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);
     private static final String OLD = "0.32.0";
@@ -107,8 +107,8 @@ class VllmVersionsTest {
 
     private String answered(String from, int port) throws Exception {
         return Payload.read(net.sideChannel(from)
-                        .ask("localhost", port, List.of(NixlHandshake.question(Rank.FIRST)), Duration.ofSeconds(5))
-                        .get(5, TimeUnit.SECONDS)
+                        .ask("localhost", port, List.of(NixlHandshake.question(Rank.FIRST)), Duration.ofSeconds(60))
+                        .get(60, TimeUnit.SECONDS)
                         .getFirst())
                 .compatibilityHash();
     }

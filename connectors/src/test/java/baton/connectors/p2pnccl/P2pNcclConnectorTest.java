@@ -8,6 +8,7 @@ import baton.connectors.DelegatingRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.FreePorts;
 import baton.kv.KvFence;
 import baton.kv.KvGroups;
 import baton.kv.KvLayout;
@@ -69,7 +70,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Two engines without models; control messages over real sockets, bytes through memory. */
-@Timeout(180)
+@Timeout(300)
 class P2pNcclConnectorTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration SOON = Duration.ofSeconds(60);
@@ -146,24 +147,11 @@ class P2pNcclConnectorTest {
     private static KvTransferConfig.Builder config(KvRole role) throws IOException {
         return KvTransferConfig.builder("P2pNcclConnector", role)
                 .ip(HOST)
-                .port(freePorts())
+                .port(FreePorts.inARow(2))
                 .extra("mem_pool_size_gb", 1)
                 .extra("exchange_timeout", 60)
                 .extra("transfer_timeout", 60)
                 .extra("load_timeout", 60);
-    }
-
-    /** The first of two. */
-    static int freePorts() throws IOException {
-        while (true) {
-            try (ServerSocket first = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST));
-                    ServerSocket second = new ServerSocket(first.getLocalPort() + 1, 1, InetAddress.ofLiteral(HOST))) {
-                assertThat(second.isBound()).isTrue();
-                return first.getLocalPort();
-            } catch (java.net.BindException | IllegalArgumentException e) {
-                // Somewhere else two in a row are free.
-            }
-        }
     }
 
     private static ConnectorContext context(KvTransferConfig config, int ranks, int blockSize) {
@@ -396,7 +384,7 @@ class P2pNcclConnectorTest {
         Side silent = new Side(KvRole.PRODUCER);
         assertThat(failure(decode, decode.engine.admit(request(shared(silent, decode), 7, 14), 0)))
                 .isEqualTo("deadline");
-        String gone = shared(silent, decode).replace(":" + silent.address.port(), ":" + freePorts());
+        String gone = shared(silent, decode).replace(":" + silent.address.port(), ":" + FreePorts.inARow(2));
         assertThat(failure(decode, decode.engine.admit(request(gone, 7, 14), 0)))
                 .isEqualTo("peer_gone");
     }

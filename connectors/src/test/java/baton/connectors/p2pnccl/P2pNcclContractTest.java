@@ -2,6 +2,7 @@ package baton.connectors.p2pnccl;
 
 import baton.connectors.DelegatingRuntime;
 import baton.kv.DType;
+import baton.kv.FreePorts;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -39,7 +40,7 @@ class P2pNcclContractTest extends ConnectorContract {
     private static KvTransferConfig config(KvRole role) throws IOException {
         return KvTransferConfig.builder("P2pNcclConnector", role)
                 .ip(HOST)
-                .port(P2pNcclConnectorTest.freePorts())
+                .port(FreePorts.inARow(2))
                 .bufferDevice("cuda")
                 .extra("transport", "nccl")
                 .extra("mem_pool_size_gb", 1)

@@ -29,10 +29,10 @@ import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-@Timeout(60)
+@Timeout(300)
 class SglangConnectorTest {
     private static final int BLOCK = 4;
-    private static final Duration DEADLINE = Duration.ofSeconds(20);
+    private static final Duration DEADLINE = Duration.ofSeconds(120);
 
     private static FakeEngine engine(KvRole role) {
         return engine(role, new SglangConnector());

@@ -44,13 +44,13 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Messages that no instance of SGLang sends, over real connections. */
-@Timeout(120)
+@Timeout(300)
 class SglangMessagesTest {
     private static final String HOST = "127.0.0.1";
     private static final KvLayout LAYOUT = new KvLayout(2, 2, 4, 4, DType.F32);
     private static final int BLOCKS = 64;
     private static final int TOKENS = 20;
-    private static final Duration PATIENCE = Duration.ofSeconds(30);
+    private static final Duration PATIENCE = Duration.ofSeconds(120);
     private static final String SESSION = "127.0.0.1:9";
 
     /** The peer's, which this test plays. */

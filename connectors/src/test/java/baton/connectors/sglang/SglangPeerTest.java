@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.DType;
+import baton.kv.FreePorts;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -19,8 +20,6 @@ import baton.testkit.FakeKvRequest;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStream;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -131,12 +130,6 @@ class SglangPeerTest {
                                 .formatted(port, room)));
     }
 
-    private static int freePort() throws IOException {
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return socket.getLocalPort();
-        }
-    }
-
     /** Keys of all layers, then values of all layers, in SGLang's order. */
     private static byte[] expected(int[] prompt, int tokens) {
         int unit = LAYOUT.headDim() * LAYOUT.dtype().bytes();
@@ -174,7 +167,7 @@ class SglangPeerTest {
     /** Without a prefix here, and with two blocks of it. */
     @Test
     void pagesOfSglangsPrefillInstanceAreThoseOfThePrompt() throws Exception {
-        int port = freePort();
+        int port = FreePorts.inARow(1);
         try (Peer peer = new Peer("prefill", port);
                 FakeEngine decode = engine(KvRole.CONSUMER, 0)) {
             Path file = directory.resolve("sent");
@@ -196,9 +189,9 @@ class SglangPeerTest {
 
     @Test
     void sglangsDecodeInstanceGetsThePagesAndTheRow() throws Exception {
-        int port = freePort();
+        int port = FreePorts.inARow(1);
         try (FakeEngine prefill = engine(KvRole.PRODUCER, port);
-                Peer peer = new Peer("decode", freePort())) {
+                Peer peer = new Peer("decode", FreePorts.inARow(1))) {
             FakeKvRequest request = request(ROOM, port);
             Path file = directory.resolve("received");
             peer.ask("{\"room\": %d, \"bootstrap\": \"127.0.0.1:%d\", \"pages\": %d, \"file\": \"%s\"}"
@@ -227,9 +220,9 @@ class SglangPeerTest {
     /** The answer frees SGLang's pages; the prompt that comes then is not kept. */
     @Test
     void sglangsDecodeInstanceThatGivesUpIsAnswered() throws Exception {
-        int port = freePort();
+        int port = FreePorts.inARow(1);
         try (FakeEngine prefill = engine(KvRole.PRODUCER, port);
-                Peer peer = new Peer("decode", freePort())) {
+                Peer peer = new Peer("decode", FreePorts.inARow(1))) {
             peer.ask("{\"room\": %d, \"bootstrap\": \"127.0.0.1:%d\", \"pages\": %d, \"file\": \"-\", \"abort\": true}"
                     .formatted(ROOM, port, LAYOUT.blocksFor(TOKENS)));
             CompletableFuture<JsonFields> answer = answer(peer);

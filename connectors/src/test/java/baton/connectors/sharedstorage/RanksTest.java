@@ -119,7 +119,7 @@ class RanksTest {
                 }));
             }
             for (Future<?> rank : ranks) {
-                rank.get(30, TimeUnit.SECONDS);
+                rank.get(120, TimeUnit.SECONDS);
             }
             List<WorkerReport> reports =
                     workers.stream().map(worker -> worker.report(Set.of())).toList();
@@ -130,7 +130,7 @@ class RanksTest {
         /** Steps without a forward pass until all ranks have reported the load of a request. */
         private List<WorkerReport> load(String request) {
             List<WorkerReport> all = new ArrayList<>();
-            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(120);
             while (all.stream()
                             .filter(report -> report.received().contains(request))
                             .count()
