@@ -30,14 +30,14 @@ import tools.jackson.databind.node.ObjectNode;
 @Tag("thorough")
 class AgainstBenchTest {
     private static final Path TINY_LEDGER = Path.of(System.getProperty("baton.root", ".."), "models", "tiny-ledger");
-    private static final Duration DEADLINE = Duration.ofSeconds(30);
+    private static final Duration DEADLINE = Duration.ofSeconds(120);
     /** Of runs that a server ends by not answering: on a busy machine the cases before it take seconds. */
     private static final Duration HANGING_BUDGET = Duration.ofSeconds(15);
 
     private static JsonNode run(Completions baton, Completions other) throws IOException {
         try (StubServer ours = new StubServer(baton);
                 StubServer theirs = new StubServer(other)) {
-            return run(ours.url(), theirs.url(), Duration.ofSeconds(60));
+            return run(ours.url(), theirs.url(), Duration.ofSeconds(120));
         }
     }
 
@@ -65,7 +65,7 @@ class AgainstBenchTest {
     @Test
     void theSlowerServersTimesAreTheLongerOnes() throws IOException {
         List<JsonNode> seen = new ArrayList<>();
-        Completions slow = StubServer.tokens(Duration.ofMillis(20));
+        Completions slow = StubServer.tokens(Duration.ofMillis(60));
         JsonNode report = run(StubServer.tokens(Duration.ofMillis(2)), (request, reply) -> {
             synchronized (seen) {
                 seen.add(request);
@@ -81,7 +81,7 @@ class AgainstBenchTest {
                 .contains("prefill 2048", "max_position_embeddings=2048", "prompts of 2047 instead");
         assertThat(report.path("cases")).allSatisfy(each -> {
             assertThat(each.path("ratio").asDouble()).isGreaterThan(1.5);
-            assertThat(each.at("/other/best_seconds").asDouble()).isGreaterThanOrEqualTo(0.02);
+            assertThat(each.at("/other/best_seconds").asDouble()).isGreaterThanOrEqualTo(0.06);
             assertThat(each.at("/other/repetitions").asInt()).isGreaterThanOrEqualTo(2);
         });
         assertThat(report.at("/cases/1/other/tokens").asInt()).isEqualTo(512);
@@ -218,7 +218,7 @@ class AgainstBenchTest {
                         .isInstanceOf(IOException.class)
                         .hasMessageMatching(
                                 "http://127.0.0.1:\\d+/v1/completions has not answered within \\d\\.\\d s: nothing came");
-                assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofSeconds(20));
+                assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofSeconds(60));
             } finally {
                 end.countDown();
             }

@@ -144,7 +144,7 @@ class EngineBenchTest {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         bench(Budget.of(Duration.ofNanos(1)), Optional.empty(), new ArrayList<>())
                 .run(List.of(TINY_LEDGER, TINY_LEDGER), List.of(RandomCheckpoint.llama1b()), json);
-        assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofMinutes(1));
+        assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofMinutes(3));
         // The limits and the smallest case come first and are always there.
         assertThat(json.path("limits")).isNotEmpty();
         JsonNode model = json.at("/models/0");

@@ -42,13 +42,13 @@ class FleetCheckTest {
                         .listen(0, "127.0.0.1")
                         .toCompletionStage()
                         .toCompletableFuture()
-                        .get(10, TimeUnit.SECONDS)
+                        .get(60, TimeUnit.SECONDS)
                         .actualPort();
     }
 
     @AfterEach
     void stop() throws Exception {
-        vertx.close().toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+        vertx.close().toCompletionStage().toCompletableFuture().get(60, TimeUnit.SECONDS);
     }
 
     private void serve(HttpServerRequest request) {

@@ -56,7 +56,7 @@ class HangingStorageTest {
             boolean interrupted = false;
             while (true) {
                 try {
-                    if (!latch.await(30, TimeUnit.SECONDS)) {
+                    if (!latch.await(600, TimeUnit.SECONDS)) {
                         throw new AssertionError("not released");
                     }
                     break;
@@ -82,7 +82,7 @@ class HangingStorageTest {
             int[] prompt = CoreHarness.prompt(1, 4 * BLOCK + 1);
             Result hanging = harness.add("hanging", prompt, 3);
             harness.step();
-            assertThat(files.reached.await(30, TimeUnit.SECONDS)).isTrue();
+            assertThat(files.reached.await(120, TimeUnit.SECONDS)).isTrue();
 
             List<Result> beside = new ArrayList<>();
             for (int i = 2; i < 8; i++) {
@@ -110,7 +110,7 @@ class HangingStorageTest {
                 hanging.add(harness.add("hanging-" + i, CoreHarness.prompt(i, 4 * BLOCK + 1), 1));
             }
             harness.step();
-            assertThat(files.reached.await(30, TimeUnit.SECONDS)).isTrue();
+            assertThat(files.reached.await(120, TimeUnit.SECONDS)).isTrue();
             Result small = harness.add("small", CoreHarness.prompt(50, BLOCK), 5);
             stepUntil(harness, () -> small.reason.isPresent());
 
@@ -125,7 +125,7 @@ class HangingStorageTest {
 
     /** The harness's clock stands still in between, so no deadline ends a wait. */
     private static void stepUntil(CoreHarness harness, BooleanSupplier done) {
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(25);
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(120);
         while (!done.getAsBoolean()) {
             assertThat(System.nanoTime() - end).as("nanoseconds too late").isNegative();
             if (!harness.step()) {

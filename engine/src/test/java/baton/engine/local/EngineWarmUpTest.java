@@ -106,7 +106,7 @@ class EngineWarmUpTest {
             assertThat(engine.status().usedBlocks()).isZero();
             assertThat(collector
                             .result()
-                            .get(10, TimeUnit.SECONDS)
+                            .get(120, TimeUnit.SECONDS)
                             .completions()
                             .getFirst()
                             .reason())

@@ -51,7 +51,7 @@ class FullPoolsTest {
     }
 
     private static RequestOutput result(CompletableFuture<RequestOutput> request) throws Exception {
-        return request.get(20, TimeUnit.SECONDS);
+        return request.get(120, TimeUnit.SECONDS);
     }
 
     private static CompletableFuture<RequestOutput> prefill(LocalEngine engine, String id) {

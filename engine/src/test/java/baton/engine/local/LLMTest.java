@@ -97,7 +97,7 @@ class LLMTest {
     }
 
     static void await(BooleanSupplier condition) {
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(120);
         while (!condition.getAsBoolean()) {
             assertThat(System.nanoTime()).as("in time").isLessThan(deadline);
             LockSupport.parkNanos(100_000);
@@ -334,7 +334,7 @@ class LLMTest {
                 started.complete(true);
                 first.accept(event);
             });
-            started.get(30, TimeUnit.SECONDS);
+            started.get(120, TimeUnit.SECONDS);
             engine.abort("nobody");
             // Its id, and the id of one of its sequences, are taken.
             for (String id : List.of("a", "a-1")) {
@@ -342,12 +342,12 @@ class LLMTest {
                         new GenerationRequest(id, prompt(2, 5), greedy(2).build());
                 GenerationCollector second = new GenerationCollector(same);
                 engine.submit(same, second);
-                RequestOutput refused = second.result().get(30, TimeUnit.SECONDS);
+                RequestOutput refused = second.result().get(120, TimeUnit.SECONDS);
                 assertThat(refused.completions().getFirst().error().orElseThrow())
                         .contains("'" + id + "' is in use");
             }
             engine.abort("a");
-            RequestOutput aborted = first.result().get(30, TimeUnit.SECONDS);
+            RequestOutput aborted = first.result().get(120, TimeUnit.SECONDS);
             assertThat(aborted.completions()).allMatch(each -> each.reason() == FinishReason.ABORT);
 
             CompletableFuture<Finished> end = new CompletableFuture<>();
@@ -358,7 +358,7 @@ class LLMTest {
                         }
                         throw new IllegalStateException("sink");
                     });
-            assertThat(end.get(30, TimeUnit.SECONDS).reason()).isEqualTo(FinishReason.ERROR);
+            assertThat(end.get(120, TimeUnit.SECONDS).reason()).isEqualTo(FinishReason.ERROR);
             assertThat(llm.generate("Mira", greedy(3).build()).tokens()).hasSize(3);
             await(() -> engine.status().usedBlocks() == 0);
         }
@@ -378,7 +378,7 @@ class LLMTest {
         });
         assertThat(collector
                         .result()
-                        .get(30, TimeUnit.SECONDS)
+                        .get(120, TimeUnit.SECONDS)
                         .completions()
                         .getFirst()
                         .reason())

@@ -96,7 +96,7 @@ class StepProfileTest {
                             .build());
             GenerationCollector collector = new GenerationCollector(request);
             engine.submit(request, collector);
-            collector.result().orTimeout(30, TimeUnit.SECONDS).join();
+            collector.result().orTimeout(120, TimeUnit.SECONDS).join();
         }
         long passed = System.nanoTime() - start;
 

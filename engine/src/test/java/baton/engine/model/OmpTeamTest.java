@@ -128,13 +128,13 @@ class OmpTeamTest {
         threads.remove(Thread.currentThread());
         assertThat(threads).hasSize(2);
         for (Thread each : threads) {
-            assertThat(each.join(Duration.ofSeconds(30))).as("ended in time").isTrue();
+            assertThat(each.join(Duration.ofSeconds(120))).as("ended in time").isTrue();
         }
     }
 
     private static void await(CyclicBarrier barrier) {
         try {
-            barrier.await(30, TimeUnit.SECONDS);
+            barrier.await(120, TimeUnit.SECONDS);
         } catch (Exception e) {
             throw new IllegalStateException(e);
         }

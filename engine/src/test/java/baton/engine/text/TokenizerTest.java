@@ -463,7 +463,7 @@ class TokenizerTest {
                 done.add(threads.submit(roundTrip));
             }
             for (Future<Boolean> future : done) {
-                assertThat(future.get(30, TimeUnit.SECONDS)).isTrue();
+                assertThat(future.get(120, TimeUnit.SECONDS)).isTrue();
             }
         }
     }
