@@ -9,7 +9,6 @@ import java.io.StringWriter;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterAll;
@@ -44,7 +43,7 @@ class BenchServeTest {
     @AfterAll
     void stop() {
         server.process().askToStop();
-        server.process().awaitEnd(Duration.ofSeconds(10));
+        server.process().awaitEnd(Instances.DEADLINE);
     }
 
     private Ended bench(String... options) throws Exception {

@@ -22,7 +22,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /** Hand-overs between processes with {@code --kv-encryption required}, by each connector that can encrypt, behind a router. */
 @Tag("thorough")
-@Timeout(120)
+@Timeout(300)
 class EncryptedClusterTest {
     /** Of {@link baton.messages.SealedChannel}: each side sends it first. */
     private static final String PREAMBLE = "baton-sealed/";
@@ -69,7 +69,7 @@ class EncryptedClusterTest {
     /** The first bytes that a port sends to a stranger. */
     private static String greeting(int port) throws Exception {
         try (Socket stranger = new Socket(InetAddress.getLoopbackAddress(), port)) {
-            stranger.setSoTimeout(10_000);
+            stranger.setSoTimeout((int) Instances.DEADLINE.toMillis());
             return new String(stranger.getInputStream().readNBytes(PREAMBLE.length()), StandardCharsets.ISO_8859_1);
         }
     }

@@ -19,7 +19,6 @@ import baton.kv.JsonFields;
 import baton.kv.connector.Measurement;
 import baton.testkit.Await;
 import java.io.IOException;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -167,7 +166,7 @@ final class EngineSide implements AutoCloseable {
 
     void awaitRest() throws Exception {
         Await.until(
-                Duration.ofSeconds(30),
+                Instances.DEADLINE,
                 () -> "blocks still in use: " + engine.status(),
                 () -> engine.status().usedBlocks() == 0);
     }

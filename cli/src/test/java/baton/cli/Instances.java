@@ -428,7 +428,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         /** Waits until it holds no request and no block. */
         void awaitRest() throws Exception {
             Await.until(
-                    Duration.ofSeconds(15),
+                    DEADLINE,
                     () -> name + " still has requests or KV blocks",
                     () -> metric("baton:kv_blocks_used", "") == 0
                             && metric("vllm:num_requests_running", "") == 0

@@ -12,7 +12,6 @@ import java.io.InputStreamReader;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ExecutorService;
@@ -60,7 +59,7 @@ class KillTest {
             }
         }
         Await.until(
-                Duration.ofSeconds(30),
+                Instances.DEADLINE,
                 () -> "not all instances are up again",
                 () -> router.metric("baton:router_instances_up", "") == 4);
         assertAnswered(Ledgers.named("recall-80"));
@@ -137,7 +136,7 @@ class KillTest {
         // Frozen first, so that it surely dies with prompts in its hands.
         victim.freeze();
         askAllAtOnce(asked, () -> {
-            Await.until(Duration.ofSeconds(30), () -> "no prompt is stuck at " + victim, () -> {
+            Await.until(Instances.DEADLINE, () -> "no prompt is stuck at " + victim, () -> {
                 double running = router.metric("baton:router_requests_running", "");
                 double all = running + router.metric("baton:router_requests_total", "") - ended;
                 return all == asked.size() && running > 0 && running < asked.size() && othersRest(victim);
@@ -168,7 +167,7 @@ class KillTest {
         Case asked = Ledgers.named("recall-80");
         // Before the router has them down, a request would wait for another instance.
         Await.until(
-                Duration.ofSeconds(30),
+                Instances.DEADLINE,
                 () -> role + " instances are up",
                 () -> router.metric("baton:router_instances_up", role) == 0);
         Reply refused = router.complete(asked.prompt(), MAX_TOKENS);

@@ -56,8 +56,10 @@ class KvEventsTest {
             assertThat(ByteBuffer.wrap(subscriber.recv()).getLong()).isZero();
             String batch = new String(subscriber.recv(), StandardCharsets.ISO_8859_1);
             assertThat(batch).startsWith("\u0093\u00cb").contains("type", "BlockStored", "block_hashes");
-            assertThat(instance.metric("baton:kv_event_batches_published_total", ""))
-                    .isPositive();
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "no batch is counted",
+                    () -> instance.metric("baton:kv_event_batches_published_total", "") > 0);
         }
         instance.terminate();
         assertThat(instance.awaitExit()).isZero();

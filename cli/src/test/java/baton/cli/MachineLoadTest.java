@@ -37,7 +37,7 @@ class MachineLoadTest {
         looks.set(0);
         try (MachineLoad load = load(() -> looks.get() == 1 ? 7.9 : looks.get() < 5 ? 10.9 : 11)) {
             load.start();
-            assertThat(said.poll(30, TimeUnit.SECONDS)).contains("11.0");
+            assertThat(said.poll(120, TimeUnit.SECONDS)).contains("11.0");
             assertThat(looks).hasValueGreaterThanOrEqualTo(5);
         }
     }

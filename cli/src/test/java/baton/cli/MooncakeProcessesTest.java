@@ -169,7 +169,9 @@ class MooncakeProcessesTest {
                     () -> decode.metric("vllm:num_requests_waiting", "") == 3);
             prefill.kill();
             for (int i = 0; i < 3; i++) {
-                assertThat(waiting.get(i).get(60, TimeUnit.SECONDS).tokenIds())
+                assertThat(waiting.get(i)
+                                .get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS)
+                                .tokenIds())
                         .isEqualTo(expected(Ledgers.prompt(150, 700 + i)));
             }
         }

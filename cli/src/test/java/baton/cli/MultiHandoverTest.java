@@ -8,7 +8,6 @@ import baton.cli.Instances.Reply;
 import baton.cli.Ledgers.Case;
 import baton.testkit.Await;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -96,7 +95,7 @@ class MultiHandoverTest {
         // Written behind the answer; other prompts begin differently.
         double bytes = aligned * BYTES_PER_TOKEN;
         Await.until(
-                Duration.ofSeconds(20),
+                Instances.DEADLINE,
                 () -> "the prompt is not stored",
                 () -> prefill.metric(composition.stored(), "\"" + composition.store() + "\"") - before400 >= bytes);
         prefill.kill();

@@ -308,7 +308,9 @@ class NixlHandoverTest {
             assertThat(prefill.metric("baton:kv_orphaned_leases_total", "")).isEqualTo(orphaned + 1);
             // The router has it served by the next instance.
             busy.restart();
-            assertThat(waiting.get(60, TimeUnit.SECONDS).status()).isEqualTo(200);
+            assertThat(waiting.get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS)
+                            .status())
+                    .isEqualTo(200);
         }
         running.body().close();
     }

@@ -397,7 +397,7 @@ class OpenAiClientTest {
 
     private static void awaitWaiting(int requests) throws Exception {
         Await.until(
-                Duration.ofSeconds(15),
+                Instances.DEADLINE,
                 () -> "not " + requests + " requests wait",
                 () -> decode.metric("vllm:num_requests_waiting", "") == requests);
     }

@@ -149,7 +149,9 @@ class PdProcessesTest {
             }
             decode.kill();
             for (Future<Reply> each : waiting) {
-                assertThat(each.get(60, TimeUnit.SECONDS).status()).isEqualTo(200);
+                assertThat(each.get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS)
+                                .status())
+                        .isEqualTo(200);
             }
         }
         prefill.awaitRest();

@@ -182,7 +182,8 @@ class PyNcclHandoverTest {
                                     + decode.metric("vllm:num_requests_running", "")
                             > 0);
             prefill.kill();
-            assertThat(waiting.get(60, TimeUnit.SECONDS).tokenIds())
+            assertThat(waiting.get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS)
+                            .tokenIds())
                     .isEqualTo(alone.complete(prompt, 4).tokenIds());
         }
         assertThat(decode.metric("baton:kv_lookup_failures_total", "disconnected"))

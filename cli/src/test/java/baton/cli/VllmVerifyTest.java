@@ -194,7 +194,7 @@ class VllmVerifyTest {
         System.out.print(router + ": " + verified.out());
         assertThat(verified.status()).as(verified.out() + verified.err()).isZero();
         Await.until(
-                Duration.ofSeconds(30),
+                Instances.DEADLINE,
                 () -> "nothing was handed over behind " + router,
                 () -> reference.metric(transferred) > before);
     }
