@@ -30,14 +30,14 @@ import tools.jackson.databind.node.ObjectNode;
 @Tag("thorough")
 class AgainstBenchTest {
     private static final Path TINY_LEDGER = Path.of(System.getProperty("baton.root", ".."), "models", "tiny-ledger");
-    private static final Duration DEADLINE = Duration.ofSeconds(120);
+    private static final Duration DEADLINE = Duration.ofMinutes(2);
     /** Of runs that a server ends by not answering: on a busy machine the cases before it take seconds. */
     private static final Duration HANGING_BUDGET = Duration.ofSeconds(15);
 
     private static JsonNode run(Completions baton, Completions other) throws IOException {
         try (StubServer ours = new StubServer(baton);
                 StubServer theirs = new StubServer(other)) {
-            return run(ours.url(), theirs.url(), Duration.ofSeconds(120));
+            return run(ours.url(), theirs.url(), Duration.ofMinutes(2));
         }
     }
 

@@ -52,7 +52,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(300)
 class SealedPlanesTest {
     private static final String HOST = "127.0.0.1";
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
     private static final byte[] KNOWN = "keys and values of a prompt".getBytes(StandardCharsets.US_ASCII);
 
     @TempDir

@@ -75,7 +75,7 @@ final class FakeInstance implements AutoCloseable {
 
     /** Refuses connections; requests that it has go on. */
     void stopListening() {
-        var unused = server.shutdown(1, TimeUnit.HOURS);
+        var _ = server.shutdown(1, TimeUnit.HOURS);
     }
 
     /** Listens again on the same port. */

@@ -27,7 +27,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** What callers of a {@link BlockStore} rely on, checked for any store. A store's test extends this class and says how to open one. */
 public abstract class BlockStoreContract {
-    private static final Duration SOON = Duration.ofSeconds(120);
+    private static final Duration SOON = Duration.ofMinutes(2);
     private static final Ticker TICKER = Ticker.system();
 
     /** Blocks of 2 layers, 4 heads: odd sizes, so that mistakes in offsets show. */

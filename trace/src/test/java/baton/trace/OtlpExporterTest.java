@@ -153,7 +153,7 @@ class OtlpExporterTest {
 
     private void awaitBatches(int count) throws InterruptedException {
         synchronized (collector) {
-            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
             while (collector.batches().size() < count) {
                 assertThat(deadline.awaitNotify(collector)).isTrue();
             }

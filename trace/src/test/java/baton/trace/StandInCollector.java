@@ -173,7 +173,7 @@ public final class StandInCollector implements AutoCloseable {
     /** The spans, once they are as wanted. */
     public synchronized List<Received> await(String what, Predicate<List<Received>> wanted)
             throws InterruptedException {
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!wanted.test(spans())) {
             if (!deadline.awaitNotify(this)) {
                 throw new AssertionError(what + " did not come; there are " + spans());

@@ -34,7 +34,7 @@ import org.junit.jupiter.api.TestInstance;
 /** What holds for every transfer agent. An implementation's test extends it and says how agents and memory are made. */
 @TestInstance(TestInstance.Lifecycle.PER_METHOD)
 public abstract class TransferAgentContract {
-    protected static final Duration LONG = Duration.ofSeconds(120);
+    protected static final Duration LONG = Duration.ofMinutes(2);
     private static final long DEADLINE_NANOS = 120_000_000_000L;
     private static final int POOL = 1 << 20;
     private static final int LARGE = 48 << 20;

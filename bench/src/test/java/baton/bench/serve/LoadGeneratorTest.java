@@ -37,7 +37,7 @@ class LoadGeneratorTest {
     /** Requests that are answered when all of them have arrived. */
     private static final int HELD = 20;
 
-    private static final Duration PATIENCE = Duration.ofSeconds(120);
+    private static final Duration PATIENCE = Duration.ofMinutes(2);
 
     private final Vertx vertx = Vertx.vertx();
     private final Queue<JsonNode> bodies = new ConcurrentLinkedQueue<>();

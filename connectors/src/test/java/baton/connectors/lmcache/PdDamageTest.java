@@ -74,7 +74,7 @@ class PdDamageTest {
 
             AtomicInteger prompts = new AtomicInteger(2);
             Await.until(
-                    Duration.ofSeconds(120),
+                    Duration.ofMinutes(2),
                     () -> "nothing is handed over after the cut",
                     () -> handOver(prefill, decode, prompts.incrementAndGet()) > 0);
         }

@@ -244,7 +244,7 @@ class MooncakeConnectorTest {
     }
 
     private void until(List<FakeEngine> engines, BooleanSupplier condition) {
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!condition.getAsBoolean()) {
             assertThat(deadline.isOver()).isFalse();
             engines.forEach(engine -> reports.add(engine.idleStep()));

@@ -54,7 +54,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 class PyNcclConnectorTest {
     private static final int BLOCK_SIZE = 4;
     private static final int HEADS = 2;
-    private static final Duration DEADLINE = Duration.ofSeconds(120);
+    private static final Duration DEADLINE = Duration.ofMinutes(2);
 
     private final MemoryTransport wires = new MemoryTransport();
     private final List<FakeEngine> engines = new ArrayList<>();

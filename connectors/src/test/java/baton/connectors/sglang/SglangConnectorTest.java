@@ -32,7 +32,7 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(300)
 class SglangConnectorTest {
     private static final int BLOCK = 4;
-    private static final Duration DEADLINE = Duration.ofSeconds(120);
+    private static final Duration DEADLINE = Duration.ofMinutes(2);
 
     private static FakeEngine engine(KvRole role) {
         return engine(role, new SglangConnector());

@@ -50,7 +50,7 @@ class SglangMessagesTest {
     private static final KvLayout LAYOUT = new KvLayout(2, 2, 4, 4, DType.F32);
     private static final int BLOCKS = 64;
     private static final int TOKENS = 20;
-    private static final Duration PATIENCE = Duration.ofSeconds(120);
+    private static final Duration PATIENCE = Duration.ofMinutes(2);
     private static final String SESSION = "127.0.0.1:9";
 
     /** The peer's, which this test plays. */

@@ -186,7 +186,7 @@ class ThreadTeamTest {
         team.close();
         for (Thread thread : threads) {
             if (!thread.equals(Thread.currentThread())) {
-                assertThat(thread.join(Duration.ofSeconds(120))).isTrue();
+                assertThat(thread.join(Duration.ofMinutes(2))).isTrue();
             }
         }
     }

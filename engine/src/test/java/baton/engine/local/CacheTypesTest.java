@@ -151,7 +151,7 @@ class CacheTypesTest {
     private void throughMemory(DType dtype, DType cached, UnaryOperator<EngineConfigBuilder> engine) throws Exception {
         List<RequestOutput> last = new ArrayList<>();
         try (LLM llm = new LLM(engine.apply(config(dtype, cached)).build())) {
-            Await.until(Duration.ofSeconds(120), () -> "prompts are not loaded", () -> {
+            Await.until(Duration.ofMinutes(2), () -> "prompts are not loaded", () -> {
                 last.clear();
                 last.addAll(llm.generateTokens(prompts(), EIGHT));
                 return last.stream().allMatch(CacheTypesTest::isLoaded);

@@ -156,7 +156,7 @@ class OffloadingFaultsTest {
 
     /** The files of values. Walks again if a file was renamed or removed meanwhile. */
     static List<Path> values(Path root) throws IOException {
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (true) {
             try (Stream<Path> all = Files.walk(root)) {
                 return all.filter(path -> path.toString().endsWith(".bin")).toList();

@@ -128,7 +128,7 @@ class OmpTeamTest {
         threads.remove(Thread.currentThread());
         assertThat(threads).hasSize(2);
         for (Thread each : threads) {
-            assertThat(each.join(Duration.ofSeconds(120))).as("ended in time").isTrue();
+            assertThat(each.join(Duration.ofMinutes(2))).as("ended in time").isTrue();
         }
     }
 

@@ -43,7 +43,7 @@ class LmBlockStoreTest extends BlockStoreContract {
     /** Opens a store and waits until it is connected. */
     static LmBlockStore connected(StoreFormat format, LmSettings settings) {
         LmBlockStore store = LmBlockStore.open(format, settings, Ticker.system());
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!store.isConnected()) {
             if (deadline.isOver()) {
                 store.close();

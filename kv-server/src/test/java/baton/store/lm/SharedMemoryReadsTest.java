@@ -98,7 +98,7 @@ class SharedMemoryReadsTest extends BlockStoreContract {
     }
 
     private static Deadline soon() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        return Deadline.after(Ticker.system(), Duration.ofMinutes(2));
     }
 
     @Test

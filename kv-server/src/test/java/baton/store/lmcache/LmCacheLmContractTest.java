@@ -33,7 +33,7 @@ class LmCacheLmContractTest extends LmCacheStoreContract {
     @Override
     ObjectTransport transport(long objectBytes) {
         LmClient client = LmClient.open(LmSettings.of("lm://127.0.0.1:" + server.port()), Ticker.system());
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!client.isConnected()) {
             if (deadline.isOver()) {
                 client.close();

@@ -79,7 +79,7 @@ class LmTransportTest {
                         "lm://127.0.0.1:" + port,
                         false,
                         Optional.empty(),
-                        new RemoteLimits(1, Duration.ofSeconds(120), 16 << 20, Optional.empty())),
+                        new RemoteLimits(1, Duration.ofMinutes(2), 16 << 20, Optional.empty())),
                 Ticker.system());
         Deadline deadline = soon();
         while (!client.isConnected()) {
@@ -97,6 +97,6 @@ class LmTransportTest {
     }
 
     private static Deadline soon() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        return Deadline.after(Ticker.system(), Duration.ofMinutes(2));
     }
 }

@@ -20,8 +20,7 @@ class ReportMergerTest {
     void aHiddenStateFromOneRankIsToldWhenAllHaveReceivedTheRequest() {
         ReportMerger merger = new ReportMerger(2);
         HiddenState state = new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {1}));
-        WorkerReport withState =
-                new WorkerReport(Set.of(), Set.of("a"), Set.of(), List.of()).with(Map.of("a", state));
+        WorkerReport withState = new WorkerReport(Set.of(), Set.of("a"), Set.of(), List.of()).with(Map.of("a", state));
         WorkerReport early = merger.merge(List.of(WorkerReport.NOTHING, withState));
         assertThat(early.hidden()).isEmpty();
         WorkerReport complete = merger.merge(List.of(report(Set.of(), Set.of("a")), WorkerReport.NOTHING));

@@ -22,6 +22,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
@@ -207,7 +208,7 @@ class GuardedSideChannelTest {
                 assertThat(stranger.getInputStream().readNBytes(SealedChannel.PREAMBLE_BYTES))
                         .hasSize(SealedChannel.PREAMBLE_BYTES);
                 // Nor may it be before the first bytes are read.
-                awaitRefused(access, said == signatureOfZeroMq ? 1 : 0);
+                awaitRefused(access, Arrays.equals(said, signatureOfZeroMq) ? 1 : 0);
                 assertThat(ask(access("s", HOST), port))
                         .usingRecursiveComparison()
                         .isEqualTo(ANSWER);

@@ -57,7 +57,7 @@ final class StoredValues {
     }
 
     static Deadline soon() {
-        return Deadline.after(TICKER, Duration.ofSeconds(120));
+        return Deadline.after(TICKER, Duration.ofMinutes(2));
     }
 
     static void await(String what, BooleanSupplier condition) {

@@ -86,7 +86,7 @@ class LmCacheObjectsTest {
     }
 
     private static Deadline soon() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        return Deadline.after(Ticker.system(), Duration.ofMinutes(2));
     }
 
     private boolean put() {

@@ -42,7 +42,7 @@ class LmCacheRedisContractTest extends LmCacheStoreContract {
 
     static RedisTransport connected(String url, long objectBytes) {
         RedisTransport transport = new RedisTransport(RedisSettings.of(url), objectBytes, Ticker.system());
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!transport.isConnected()) {
             if (deadline.isOver()) {
                 transport.close();

@@ -70,7 +70,7 @@ class HostMemoryStoreTest {
     }
 
     private static Deadline soon() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        return Deadline.after(Ticker.system(), Duration.ofMinutes(2));
     }
 
     /** A value of a key: its number in all bytes. */

@@ -87,7 +87,7 @@ class KilledProcessTest {
                 .start();
         processes.add(process);
         BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!out.ready()) {
             assertThat(process.isAlive() && !deadline.isOver())
                     .as("the writer starts")

@@ -54,7 +54,7 @@ final class SharedValues {
     }
 
     private static Deadline deadline() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        return Deadline.after(Ticker.system(), Duration.ofMinutes(2));
     }
 
     private static StoreTask over(StoreTask task) {

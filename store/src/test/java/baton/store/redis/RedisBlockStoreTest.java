@@ -51,7 +51,7 @@ class RedisBlockStoreTest extends BlockStoreContract {
     /** Opens a store and waits until all of its connections are up. */
     static RedisBlockStore connected(StoreFormat format, RedisSettings settings, Ticker ticker) {
         RedisBlockStore store = RedisBlockStore.open(format, settings, ticker);
-        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (connections(store) <= settings.limits().connections()) {
             if (deadline.isOver()) {
                 store.close();

@@ -22,7 +22,7 @@ import java.util.stream.Stream;
 
 /** A real {@code redis-server} on a free port of 127.0.0.1 that keeps nothing on disk. Can be stopped, killed, halted and started again. */
 public final class RedisServer implements AutoCloseable {
-    private static final Duration PATIENCE = Duration.ofSeconds(120);
+    private static final Duration PATIENCE = Duration.ofMinutes(2);
 
     private final Path directory;
     private final List<String> options;

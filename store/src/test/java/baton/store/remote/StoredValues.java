@@ -24,7 +24,7 @@ import java.util.stream.IntStream;
 
 /** A batch of values in one memory, one after the other, for tests of stores. */
 public record StoredValues(StoreFormat format, List<BlockHash> keys, MemorySegment memory) {
-    private static final Duration SOON = Duration.ofSeconds(120);
+    private static final Duration SOON = Duration.ofMinutes(2);
 
     /** Of about that many bytes each. */
     public static StoreFormat format(int valueBytes) {

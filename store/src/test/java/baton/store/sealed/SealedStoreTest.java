@@ -82,7 +82,7 @@ class SealedStoreTest extends BlockStoreContract {
     }
 
     private static Deadline soon() {
-        return Deadline.after(Ticker.system(), Duration.ofSeconds(120));
+        return Deadline.after(Ticker.system(), Duration.ofMinutes(2));
     }
 
     private static byte[] value() {

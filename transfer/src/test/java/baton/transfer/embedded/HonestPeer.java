@@ -17,7 +17,7 @@ import java.util.Optional;
 
 /** What an agent still does for its other peers, whatever one of them sent. */
 final class HonestPeer {
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
 
     private HonestPeer() {}
 

@@ -36,7 +36,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Frames byte by byte, and what an agent does with those that are wrong. */
 class HostilePeerTest {
     private static final EmbeddedAgent.Limits LIMITS = new EmbeddedAgent.Limits(64, 16, 100, 1000, 100_000);
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
     private static final int BYTES = 1 << 20;
 
     private final long seed = Long.getLong("tests.seed", new Random().nextLong());

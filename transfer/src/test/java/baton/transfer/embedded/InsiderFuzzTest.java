@@ -34,7 +34,7 @@ import org.junit.jupiter.api.parallel.Isolated;
 class InsiderFuzzTest {
     private static final int CONVERSATIONS = Integer.getInteger("tests.conversations", 400);
     private static final EmbeddedAgent.Limits LIMITS = new EmbeddedAgent.Limits(64, 16, 100, 1000, 100_000);
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
     private static final int BYTES = 1 << 18;
 
     /** A page behind the beginning: what the permit is for. */

@@ -30,7 +30,7 @@ final class OtherProcess implements AutoCloseable {
     /** The name of its pool, in the mappings of processes. */
     static final String POOL = "two processes";
 
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
 
     private final Process process;
     private final BufferedReader out;

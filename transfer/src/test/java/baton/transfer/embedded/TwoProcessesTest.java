@@ -34,7 +34,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** The embedded agent against one in a process of its own. */
 class TwoProcessesTest {
     private static final int BYTES = 32 << 20;
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
 
     private final Arena arena = Arena.ofShared();
     private final List<AutoCloseable> opened = new ArrayList<>();

@@ -51,7 +51,7 @@ import tools.jackson.databind.json.JsonMapper;
 class HostileMooncakePeerTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final String HOST = "127.0.0.1";
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
     private static final int BYTES = 1 << 20;
     private static final int CONNECTIONS = 8;
     private static final MooncakeAgentSettings SETTINGS = MooncakeAgentSettings.at(HOST)

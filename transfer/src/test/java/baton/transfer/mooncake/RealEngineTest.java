@@ -49,7 +49,7 @@ import tools.jackson.databind.JsonNode;
 class RealEngineTest {
     private static final String HOST = "127.0.0.1";
     private static final int BYTES = 8 << 20;
-    private static final Duration LONG = Duration.ofSeconds(120);
+    private static final Duration LONG = Duration.ofMinutes(2);
     private static final int BLOCK = 16 << 10;
 
     @TempDir

@@ -42,7 +42,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** Needs NIXL's library; {@code BATON_NIXL_LIBRARY} names it where it is not installed. */
 class NixlAgentTest {
-    private static final Duration SOON = Duration.ofSeconds(120);
+    private static final Duration SOON = Duration.ofMinutes(2);
     private static final String BEST = "";
     private static final String TCP = "TLS=tcp";
 
