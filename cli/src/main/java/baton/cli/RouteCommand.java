@@ -330,7 +330,7 @@ final class RouteCommand implements Callable<Integer> {
             defaultValue = "true",
             fallbackValue = "true",
             description =
-                    "Continue a stream at another decode instance when its own breaks off, if that sends token ids"
+                    "Continue an answer at another decode instance when its own breaks off, if that sends token ids"
                             + " (default: on).")
     private boolean continueStreams;
 

@@ -37,7 +37,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them, or stopped. Each stream has the bytes that it has without a failure.
+ * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them, or stopped. Each answer has the bytes that it has without a failure.
  *
  * <table><caption>Options of longer runs</caption>
  * <tr><td>{@code -Dtests.continued}</td><td>number of faults; {@code .seconds}: after which no more begin; {@code .gap}: the fewest milliseconds between two; {@code .restart}: milliseconds after which a killed instance starts again</td></tr>
@@ -455,8 +455,8 @@ class ContinuedProcessesTest {
         boolean begun = false;
         for (JsonNode step : course.path("steps")) {
             String what = step.path("what").asString();
-            begun |= what.equals("first byte");
-            if (what.equals("the stream goes on")) {
+            begun |= what.equals("first byte") || what.startsWith("first tokens");
+            if (what.equals("the answer goes on")) {
                 pauses.add(new Pause(step.path("at_ms").asDouble() - failed, isPromptCached, course.path("steps")));
                 failed = -1;
             } else if (begun && failed < 0 && what.startsWith("decode instance ")) {

@@ -28,8 +28,11 @@ final class DecodeRelay implements Leg.Receiver {
     private final Optional<Duration> silence;
 
     private final long sent;
-    /** Whether the client has the beginning of the stream from another instance. */
+    /** Whether another instance has sent the beginning of the answer. */
     private final boolean continues;
+
+    /** Whether the request asks for a whole answer, of which the client has nothing before its end. */
+    private final boolean isWhole;
 
     private @Nullable HttpClientResponse head;
     /** Of a continuation: the instance that answers. */
@@ -43,19 +46,21 @@ final class DecodeRelay implements Leg.Receiver {
     /** The end of an answer of declared length: the client has all of it with these bytes, so they wait for the leg's end. */
     private @Nullable Buffer last;
 
-    /** Events of this turn of the event loop, which the client gets at its end: one write for all costs as much as that of one. */
+    /** Bytes of this turn of the event loop, which the client gets at its end: one write for all costs as much as that of one. */
     private Buffer ready = Buffer.buffer();
 
+    /** Those of a stream. */
     private int readyEvents;
 
     DecodeRelay(ProxiedRequest request) {
         this.request = request;
         this.client = request.client();
         this.report = request.report();
-        this.position = request.position();
+        this.position = request.continuation().map(StreamContinuation::position);
+        this.isWhole = request.continuation().filter(each -> !each.isStream()).isPresent();
         this.silence = request.context().config().limits().continueAfter();
         this.sent = report.now();
-        this.continues = position.isPresent() && report.hasFirstByte();
+        this.continues = position.isPresent() && request.hasBegun();
     }
 
     @Override
@@ -70,11 +75,15 @@ final class DecodeRelay implements Leg.Receiver {
             leg.fail(Kind.REFUSED, "HTTP 503");
             return;
         }
-        if (isStream(head)) {
+        if (isStream(head) || hasTokenIds(head)) {
             framer = new SseFramer();
-            position.ifPresent(stream -> stream.begin(head.headers()));
+            position.ifPresent(answer -> answer.begin(head.headers()));
             return;
         }
+        readLength(head);
+    }
+
+    private void readLength(HttpClientResponse head) {
         String length = head.getHeader(HttpHeaders.CONTENT_LENGTH);
         if (length != null && length.matches("\\d{1,18}")) {
             undelivered = Long.parseLong(length);
@@ -86,20 +95,32 @@ final class DecodeRelay implements Leg.Receiver {
         return type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17);
     }
 
+    private boolean sendsEvents() {
+        return head != null && isStream(head);
+    }
+
+    /** Whether they come before a whole answer. */
+    private boolean hasTokenIds(HttpClientResponse head) {
+        return isWhole && head.headers().contains(Headers.STREAM);
+    }
+
     private void onHeadOfContinuation(Leg leg, HttpClientResponse head) {
-        refusing = leg.instance();
         if (head.statusCode() == 503) {
             leg.fail(Kind.REFUSED, "HTTP 503");
         } else if (head.statusCode() == 200
-                && isStream(head)
-                && position.filter(stream -> stream.resume(head.headers())).isPresent()) {
+                && (isStream(head) || hasTokenIds(head))
+                && position.filter(answer -> answer.resume(head.headers())).isPresent()) {
             framer = new SseFramer();
+        } else if (head.statusCode() == 200 && isWhole) {
+            readLength(head);
+        } else {
+            refusing = leg.instance();
         }
     }
 
     @Override
     public void onChunk(Leg leg, Buffer chunk) {
-        if (continues && framer == null) {
+        if (refusing != null) {
             String message =
                     chunk.slice(0, Math.min(chunk.length(), MOST_QUOTED)).toString();
             leg.fail(Kind.ANSWER, refusal() + ", " + message);
@@ -117,7 +138,7 @@ final class DecodeRelay implements Leg.Receiver {
             pauseIfFull(leg);
             return;
         }
-        boolean isFirst = readyEvents == 0;
+        boolean isFirst = ready.length() == 0;
         complete(leg, framer.accept(chunk)).forEach(this::add);
         Optional<String> refused = position.flatMap(StreamPosition::refusal);
         if (refused.isPresent()) {
@@ -127,7 +148,7 @@ final class DecodeRelay implements Leg.Receiver {
         Optional<Kind> leaves = request.leaves();
         if (leaves.isPresent()) {
             leg.fail(leaves.get(), leaves.get() == Kind.LEAVING ? "it is drained" : "another instance has more room");
-        } else if (isFirst && readyEvents > 0) {
+        } else if (isFirst && ready.length() > 0) {
             request.vertx().runOnContext(_ -> {
                 if (writeReady()) {
                     pauseIfFull(leg);
@@ -148,23 +169,27 @@ final class DecodeRelay implements Leg.Receiver {
         if (position.isEmpty() || !position.get().isKnown() || events.isEmpty()) {
             return events;
         }
-        StreamPosition stream = position.get();
-        long before = stream.tokens();
+        StreamPosition answer = position.get();
+        long before = answer.tokens();
         List<Buffer> complete = new ArrayList<>(events.size());
-        events.forEach(event -> stream.accept(event, complete));
-        if (continues && stream.refusal().isEmpty()) {
-            request.continued();
-        }
-        if (stream.tokens() > before) {
+        events.forEach(event -> answer.accept(event, complete));
+        boolean hasTokens = answer.tokens() > before;
+        if (hasTokens) {
             silence.ifPresent(leg::within);
+        }
+        if (continues ? answer.refusal().isEmpty() : isWhole && hasTokens) {
+            request.answering();
+        }
+        if (isWhole && before == 0 && hasTokens) {
+            report.trace().step("first tokens of the whole answer");
         }
         return complete;
     }
 
-    /** For a stream that has begun a silent instance is better than none. */
+    /** For an answer that has begun a silent instance is better than none. */
     @Override
     public boolean waitsOn(boolean isHung) {
-        return report.hasFirstByte() ? !request.canContinueElsewhere() : !isHung;
+        return request.hasBegun() ? !request.canContinueElsewhere() : !isHung;
     }
 
     private String refusal() {
@@ -173,7 +198,7 @@ final class DecodeRelay implements Leg.Receiver {
 
     @Override
     public void onEnd() {
-        if (framer == null && refusing != null) {
+        if (refusing != null) {
             request.streamBrokenOff(new UpstreamFailure(refusing, Kind.ANSWER, refusal()));
             return;
         }
@@ -181,7 +206,11 @@ final class DecodeRelay implements Leg.Receiver {
             List<Buffer> held = new ArrayList<>();
             position.ifPresent(stream -> stream.release(held));
             held.forEach(this::add);
-            add(framer.rest());
+            Buffer end = framer.rest();
+            if (!sendsEvents() && ready.length() == 0 && !report.hasFirstByte()) {
+                client.headers().set(HttpHeaders.CONTENT_LENGTH, Integer.toString(end.length()));
+            }
+            add(end);
         }
         writeHead();
         report.decodeEnded(sent, client.status());
@@ -194,14 +223,14 @@ final class DecodeRelay implements Leg.Receiver {
 
     @Override
     public void onFailure(UpstreamFailure failure) {
-        if (!report.hasFirstByte()) {
+        if (!request.hasBegun()) {
             request.failedBeforeFirstByte(failure);
             return;
         }
         boolean _ = writeReady();
         // An event behind a part of another one would belong to that; a client drops the part at the connection's end.
-        boolean insideEvent = framer != null && framer.insideEvent();
-        if (failure.kind() != Kind.CLIENT_STALLED && (continues || framer != null) && !insideEvent) {
+        boolean isPart = framer != null && sendsEvents() ? framer.insideEvent() : isWhole && report.hasFirstByte();
+        if (failure.kind() != Kind.CLIENT_STALLED && (continues || framer != null) && !isPart) {
             position.ifPresent(StreamPosition::drop);
             request.streamBrokenOff(failure);
             return;
@@ -219,13 +248,13 @@ final class DecodeRelay implements Leg.Receiver {
         if (event.length() > 0) {
             writeHead();
             ready.appendBuffer(event);
-            readyEvents++;
+            readyEvents += sendsEvents() ? 1 : 0;
         }
     }
 
     /** Returns false if there is nothing to write. */
     private boolean writeReady() {
-        if (readyEvents == 0 || request.isEnded()) {
+        if (ready.length() == 0 || request.isEnded()) {
             return false;
         }
         count(ready, readyEvents);
@@ -249,8 +278,8 @@ final class DecodeRelay implements Leg.Receiver {
         if (report.hasFirstByte() || head == null) {
             return;
         }
-        report.firstByte(sent, framer != null && head.statusCode() == 200);
-        client.status(head.statusCode());
+        report.firstByte(sent, sendsEvents() && head.statusCode() == 200);
+        client.status(hasTokenIds(head) ? position.map(StreamPosition::status).orElse(200) : head.statusCode());
         Headers.toClient(head.headers(), client.headers());
         if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
             client.chunked();

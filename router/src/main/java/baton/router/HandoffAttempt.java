@@ -22,7 +22,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * One attempt to serve a request by certain instances: a decode leg, and before or beside it a prefill leg, unless the decode instance computes the prompt.
- * The package's description draws its states. An attempt that fails before the first byte ends, and its request makes another one of it. Confined to the
+ * The package's description draws its states. An attempt that fails before the answer has begun ends, and its request makes another one of it. Confined to the
  * request's event loop; results that arrive after the attempt's end are dropped.
  */
 final class HandoffAttempt {
@@ -310,7 +310,7 @@ final class HandoffAttempt {
                             if (over) {
                                 return;
                             }
-                            if (!report.hasFirstByte() && legs.decodes().isEmpty()) {
+                            if (!request.hasBegun() && legs.decodes().isEmpty()) {
                                 metrics.count(RouterMetric.HANDOFFS, made.carries() ? Carried.CARRIED : Carried.NONE);
                             }
                             carries = made.carries();
@@ -341,11 +341,18 @@ final class HandoffAttempt {
 
     private void send(Target to, Buffer body) {
         Instance instance = decode.instance();
-        if ((!instance.isUp() || instance.isLeaving()) && !report.hasFirstByte() && request.hasOtherDecode()) {
+        if ((!instance.isUp() || instance.isLeaving()) && !request.hasBegun() && request.hasOtherDecode()) {
             request.failedBeforeFirstByte(
                     new UpstreamFailure(instance, Kind.REFUSED, "it leaves or is down before the prompt is computed"));
             return;
         }
-        decodeLeg = legs.decode(to, id, counted, body, new DecodeRelay(request), request.position());
+        decodeLeg = legs.decode(
+                to,
+                id,
+                counted,
+                body,
+                new DecodeRelay(request),
+                request.continuation().map(StreamContinuation::position),
+                request.hasBegun());
     }
 }

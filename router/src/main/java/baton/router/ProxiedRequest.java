@@ -53,7 +53,7 @@ import org.slf4j.LoggerFactory;
  * a failed leg is sent to another instance, by another attempt: prefill once for each decode instance, decode as long as there are untried instances. A request
  * that has lost its instances waits for others and is placed anew ({@link RequestPause}). After the first byte the request is not sent again, as the client
  * would get tokens twice: the answer ends with an error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are
- * closed at once. If configured so, a prompt that no prefill instance computes is left to the decode instance. A stream with token ids continues at
+ * closed at once. If configured so, a prompt that no prefill instance computes is left to the decode instance. An answer with token ids continues at
  * another instance: see {@link StreamContinuation}.
  *
  * <h2>Concurrency</h2>
@@ -62,7 +62,6 @@ import org.slf4j.LoggerFactory;
  */
 final class ProxiedRequest {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
-
     private static final String CACHE_SALT = "cache_salt";
 
     private final RouterContext context;
@@ -77,7 +76,7 @@ final class ProxiedRequest {
     private final RequestLegs legs;
 
     private RoutingRequest asked = RoutingRequest.NONE;
-    /** Of a completion that is a stream and may continue at another instance. */
+    /** Of a completion that may continue at another instance. */
     private Optional<StreamContinuation> continuation = Optional.empty();
 
     private Optional<ShadowRequest> shadow = Optional.empty();
@@ -271,7 +270,7 @@ final class ProxiedRequest {
         }
         asked = placed;
         again = () -> place(body, placed);
-        if (context.config().limits().continueAfter().isPresent() && StreamContinuation.isStream(body)) {
+        if (context.config().limits().continueAfter().isPresent()) {
             continuation = Optional.of(new StreamContinuation(this, body));
         }
         report.tokens().asked(placed.prefix().promptBytes());
@@ -364,10 +363,10 @@ final class ProxiedRequest {
         if (decodeAnswers("status " + answer.status())) {
             return;
         }
-        if (report.hasFirstByte()) {
+        if (hasBegun()) {
             answerError(
                     502,
-                    "prefill of the continued stream: HTTP " + answer.status() + ": " + answer.body(),
+                    "prefill of the continued answer: HTTP " + answer.status() + ": " + answer.body(),
                     Outcome.PREFILL_FAILED);
             return;
         }
@@ -398,7 +397,7 @@ final class ProxiedRequest {
             // An instance without a connection is down now.
             prefillRetried = failure.kind() != Kind.CONNECT;
             retry(failure, failed.withPrefill(other.get()), other.get().instance());
-        } else if (report.hasFirstByte()) {
+        } else if (hasBegun()) {
             begin(failed.withoutPrefill(flow().idWithoutHandoff(failed.id())));
         } else if (context.config().policy().localPrefill().asFallback()) {
             log.warn("{}: {}, {} computes the prompt", id, failure.describe(), decode);
@@ -425,14 +424,20 @@ final class ProxiedRequest {
     }
 
     private boolean decodeAnswers(String failure) {
-        boolean answers = report.hasFirstByte() && pause.isEmpty();
+        boolean answers = hasBegun() && pause.isEmpty();
         if (answers) {
             log.warn("{}: prefill failed while decode already answers: {}", id, failure);
         }
         return answers;
     }
 
-    /** The leg failed after the client got whole events of a stream, which continues elsewhere or ends with an error. */
+    /** Whether the client has a part of the answer, or an instance has sent tokens of a whole one. */
+    boolean hasBegun() {
+        return report.hasFirstByte()
+                || continuation.filter(StreamContinuation::hasBegunWhole).isPresent();
+    }
+
+    /** The leg failed after whole events of a stream, or tokens of a whole answer, which continues elsewhere or ends with an error. */
     void streamBrokenOff(UpstreamFailure failure) {
         boolean isFirst = pause.isEmpty();
         RequestPause current = note(failure);
@@ -453,7 +458,7 @@ final class ProxiedRequest {
 
     /** Why the stream is to leave its instance now; empty if it stays. */
     Optional<Kind> leaves() {
-        return report.hasFirstByte()
+        return hasBegun()
                 ? continuation.flatMap(stream -> stream.leaves(begun().decode().instance()))
                 : Optional.empty();
     }
@@ -463,23 +468,16 @@ final class ProxiedRequest {
         shadow.ifPresent(second -> second.answered(part));
     }
 
-    /** An instance continues the stream. */
-    void continued() {
-        pause.ifPresent(over -> {
-            over.ends(ContinuationOutcome.CONTINUED);
-            answering();
-        });
-    }
-
     /** An instance answers: the pause is over, and nothing is kept for another attempt. */
-    private void answering() {
+    void answering() {
+        pause.ifPresent(over -> over.ends(ContinuationOutcome.CONTINUED));
         pause = Optional.empty();
         again = () -> {};
         begun().dropBodies();
     }
 
-    Optional<StreamPosition> position() {
-        return continuation.map(StreamContinuation::position);
+    Optional<StreamContinuation> continuation() {
+        return continuation;
     }
 
     /** The request goes to another decode instance. */
@@ -577,8 +575,8 @@ final class ProxiedRequest {
         if (ended) {
             return;
         }
+        continuation.ifPresent(stream -> pause.ifPresent(over -> over.ends(stream.failure())));
         if (report.hasFirstByte()) {
-            continuation.ifPresent(stream -> pause.ifPresent(over -> over.ends(stream.failure())));
             end(Outcome.DECODE_BROKEN);
             client.end(error.toEvent());
             return;

@@ -106,7 +106,8 @@ final class RequestLegs {
     /**
      * @param id {@code X-Request-Id} of the leg
      * @param counted the instance's count of the request
-     * @param position of a stream that can continue elsewhere
+     * @param position of an answer that can continue elsewhere
+     * @param continues whether another instance has begun the answer
      */
     Leg decode(
             Target to,
@@ -114,16 +115,16 @@ final class RequestLegs {
             Instance.RunningRequest counted,
             Buffer body,
             DecodeRelay relay,
-            Optional<StreamPosition> position) {
+            Optional<StreamPosition> position,
+            boolean continues) {
         Instance instance = to.instance();
         tried(instance);
         Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
         MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
-        position.ifPresent(stream -> stream.ask(own));
+        position.filter(answer -> answer.canBeAt(instance)).ifPresent(answer -> answer.ask(own));
         leg.send(request.method(), Headers.target(request), own, body);
         limits.continueAfter()
-                .ifPresent(
-                        silence -> leg.within(report.hasFirstByte() ? silence.multipliedBy(BEGINS_WITHIN) : silence));
+                .ifPresent(silence -> leg.within(continues ? silence.multipliedBy(BEGINS_WITHIN) : silence));
         return leg;
     }
 

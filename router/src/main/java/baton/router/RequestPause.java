@@ -16,8 +16,8 @@ final class RequestPause {
     private static final int MOST_FAILURES = 3;
 
     /**
-     * Failures of decode instances that cannot be attributed to the request: the progress of a whole answer is not visible, and while a prefill instance
-     * computes the prompt, decode has computed nothing.
+     * Failures of decode instances that cannot be attributed to the request: the progress of a whole answer without token ids is not visible, and while a
+     * prefill instance computes the prompt, decode has computed nothing.
      */
     private static final int MOST_UNATTRIBUTED_FAILURES = 8;
 
@@ -32,6 +32,7 @@ final class RequestPause {
     private final ProxiedRequest request;
     private final Kind reason;
     private final long since;
+    private final boolean hasBegun;
     private int prefillFailures;
     private int decodeFailures;
     private int failuresBeforePrompt;
@@ -44,6 +45,7 @@ final class RequestPause {
         this.request = request;
         this.reason = reason;
         this.since = request.report().now();
+        this.hasBegun = request.hasBegun();
     }
 
     /** @param isPrefilling whether a prefill instance had the prompt at the time */
@@ -76,7 +78,13 @@ final class RequestPause {
         }
         return switch (role) {
             case PREFILL -> MOST_FAILURES - prefillFailures;
-            case DECODE -> (request.position().isEmpty() ? MOST_UNATTRIBUTED_FAILURES : MOST_FAILURES) - decodeFailures;
+            case DECODE ->
+                (request.continuation()
+                                        .filter(StreamContinuation::showsProgress)
+                                        .isPresent()
+                                ? MOST_FAILURES
+                                : MOST_UNATTRIBUTED_FAILURES)
+                        - decodeFailures;
         };
     }
 
@@ -121,12 +129,15 @@ final class RequestPause {
         return true;
     }
 
-    /** The stream goes on at another instance, or ends with an error. */
+    /** The request goes on at another instance, or ends with an error. */
     void ends(ContinuationOutcome outcome) {
+        if (!hasBegun) {
+            return;
+        }
         request.metrics().count(RouterMetric.STREAMS_CONTINUED, reason, outcome);
         if (outcome == ContinuationOutcome.CONTINUED) {
             request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - since);
-            request.report().trace().step("the stream goes on");
+            request.report().trace().step("the answer goes on");
         }
     }
 }

@@ -21,9 +21,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Continues a stream at another decode instance when its own breaks off. Both legs of a new attempt have the client's body with the token ids so far
- * ({@link StreamPosition#continued}): the prefill instance finds the prompt in its cache, the decode instance sends only the events that follow. Confined to the
- * request's event loop.
+ * Continues an answer at another decode instance when its own breaks off. Both legs of a new attempt have the client's body with the token ids so far
+ * ({@link StreamPosition#continued}): the prefill instance finds the prompt in its cache, the decode instance sends only the events that follow, or
+ * the whole answer of a request that is no stream. Confined to the request's event loop.
  */
 final class StreamContinuation {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
@@ -35,6 +35,7 @@ final class StreamContinuation {
     private final ProxiedRequest request;
     private final RoutingPolicy policy;
     private final JsonObjectText body;
+    private final boolean isStream;
     private StreamPosition position = new TokenComments();
     private int pauses;
     /** The decode instance that the stream leaves, if that can hand over what it has computed. */
@@ -46,10 +47,22 @@ final class StreamContinuation {
         this.request = request;
         this.policy = request.context().routing().policy();
         this.body = body;
+        this.isStream =
+                body.value("stream").filter(value -> Arrays.equals(value, TRUE)).isPresent();
     }
 
-    static boolean isStream(JsonObjectText body) {
-        return body.value("stream").filter(value -> Arrays.equals(value, TRUE)).isPresent();
+    boolean isStream() {
+        return isStream;
+    }
+
+    /** Whether an instance has begun a whole answer, of which the client has nothing. */
+    boolean hasBegunWhole() {
+        return !isStream && position.tokens() > 0;
+    }
+
+    /** Whether the tokens of an answer are seen as they are made. */
+    boolean showsProgress() {
+        return isStream || position.isKnown();
     }
 
     StreamPosition position() {
@@ -58,7 +71,7 @@ final class StreamContinuation {
 
     /** The body of the legs if the first decode leg is for that instance. */
     JsonObjectText bodyFor(Instance decode) {
-        if (decode.isVllm() && !PromptField.mayBeOfResponses(body)) {
+        if (isStream && decode.isVllm() && !PromptField.mayBeOfResponses(body)) {
             position = new TokenFields(body);
         }
         return position.asking(body);
@@ -107,7 +120,7 @@ final class StreamContinuation {
     }
 
     /**
-     * A decode instance has failed after the client got events. Its attempt has ended.
+     * A decode instance has failed after the client got events, or after tokens of a whole answer. Its attempt has ended.
      *
      * @param isFirst whether the pause begins
      */
@@ -181,7 +194,7 @@ final class StreamContinuation {
         Optional<Target> prefill = prefill(decode.instance());
         Target told = new Target(
                 decode.instance(),
-                decode.why() + "; continues the stream after " + position.tokens() + " tokens" + position.difference());
+                decode.why() + "; continues the answer after " + position.tokens() + " tokens" + position.difference());
         String id = request.id() + "." + pauses;
         request.held()
                 .work(body.length() + 8 * position.tokens(), () -> position.continued(body))

@@ -7,7 +7,7 @@ import io.vertx.core.buffer.Buffer;
 import java.util.List;
 import java.util.Optional;
 
-/** How far a stream is: the token ids that its instance sends beside the text, with which another instance continues it. Confined to the request's event loop. */
+/** How far an answer is: the token ids that its instance sends beside or before the text, with which another instance continues it. Confined to the request's event loop. */
 sealed interface StreamPosition permits TokenComments, TokenFields {
     /** The field of a request that a Baton instance continues. */
     String FIELD = "baton_continue";
@@ -43,6 +43,11 @@ sealed interface StreamPosition permits TokenComments, TokenFields {
 
     /** Tokens of all choices. */
     long tokens();
+
+    /** The status of a whole answer behind token ids. */
+    default int status() {
+        return 200;
+    }
 
     /** Whether prompt and tokens can be computed by a prefill leg. */
     boolean canHandOver();

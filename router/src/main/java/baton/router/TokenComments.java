@@ -13,11 +13,13 @@ import java.util.TreeMap;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The position of a stream of a Baton instance. Behind the events of each step the instance writes a comment of lines {@code :t INDEX ID,ID,...}, with
- * {@code end} behind a choice's last token. Events are held until their comment is there, so that the client has all events of a token or none.
+ * The position of an answer of a Baton instance. Behind the events of each step of a stream the instance writes a comment of lines {@code :t INDEX ID,ID,...},
+ * with {@code end} behind a choice's last token. Events are held until their comment is there, so that the client has all events of a token or none. A whole
+ * answer comes behind such comments, and behind {@code :status STATUS} if it is an error.
  */
 final class TokenComments implements StreamPosition {
     private static final int MOST_HELD = 256 << 10;
+    private static final String STATUS = ":status ";
 
     private static final class Choice {
         private int[] tokens = new int[64];
@@ -37,6 +39,7 @@ final class TokenComments implements StreamPosition {
     private String stream = "";
     private int heldBytes;
     private long tokens;
+    private int status = 200;
     /** Whether the client has the events of the tokens, and no others. */
     private boolean isExact;
 
@@ -84,6 +87,11 @@ final class TokenComments implements StreamPosition {
     }
 
     @Override
+    public int status() {
+        return status;
+    }
+
+    @Override
     public boolean canHandOver() {
         return choices.size() == 1;
     }
@@ -94,6 +102,10 @@ final class TokenComments implements StreamPosition {
             read(event);
             release(ready);
             isExact = true;
+            return;
+        }
+        if (event.length() < 16 && event.toString().startsWith(STATUS)) {
+            status = Integer.parseInt(event.toString().strip(), STATUS.length(), STATUS.length() + 3, 10);
             return;
         }
         held.add(event);

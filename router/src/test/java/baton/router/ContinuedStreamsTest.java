@@ -11,6 +11,7 @@ import baton.testkit.Await;
 import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
+import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpResponse;
 import java.time.Duration;
@@ -31,7 +32,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Streams whose decode instance breaks off continue at another one, by the token ids that instances send in comments. */
+/** Answers whose decode instance breaks off continue at another one, by the token ids that instances send in comments. */
 @Timeout(300)
 class ContinuedStreamsTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
@@ -40,6 +41,7 @@ class ContinuedStreamsTest {
     private static final String FIRST = "data: {\"text\":\"a\"}\n\n";
     private static final String SECOND = "data: {\"text\":\"b\"}\n\n";
     private static final String DONE = "data: [DONE]\n\n";
+    private static final String WHOLE = "{\"prompt\":\"hello\"}";
 
     private final RouterFixture fixture = new RouterFixture();
     private FakeInstance prefill;
@@ -130,7 +132,7 @@ class ContinuedStreamsTest {
         assertThat(fixture.get(router, "/v1/requests/mine/explain", "Accept", "text/plain")
                         .body())
                 .contains(decode.uri() + " broke off")
-                .contains("continues the stream after 2 tokens");
+                .contains("continues the answer after 2 tokens");
     }
 
     @Test
@@ -421,7 +423,8 @@ class ContinuedStreamsTest {
         assertThat(answer.statusCode()).isEqualTo(400);
         assertThat(answer.body()).contains("baton_continue");
         decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
-        fixture.post(router(decode), "{\"prompt\":\"hello\"}", "X-Baton-Token-Ids", "1", "X-Baton-Move", "1");
+        Router router = router(RouterFixture.LIMITS.withContinueAfter(Optional.empty()), decode);
+        fixture.post(router, WHOLE, "X-Baton-Token-Ids", "1", "X-Baton-Move", "1");
         assertThat(decode.only().headers().names()).doesNotContain("X-Baton-Token-Ids", "X-Baton-Move");
     }
 
@@ -433,6 +436,134 @@ class ContinuedStreamsTest {
         assertThat(error(fixture.post(router(decode, other), BODY)))
                 .contains("it cannot continue the stream: HTTP 500");
         assertThat(other.received).hasSize(1);
+    }
+
+    /** Sends token ids of a whole answer. */
+    private static HttpServerResponse tokens(HttpServerResponse response, String comments) {
+        response.putHeader("X-Baton-Stream", STREAM)
+                .putHeader("Content-Type", "application/json")
+                .setChunked(true)
+                .write(comments);
+        return response;
+    }
+
+    private static BiConsumer<Received, HttpServerResponse> tokensAndThen(String comments, String end) {
+        return (_, response) -> tokens(response, comments).end(end);
+    }
+
+    private static BiConsumer<Received, HttpServerResponse> tokensAndNoMore(String comments) {
+        return (_, response) -> {
+            response.putHeader("X-Baton-Stream", STREAM).setChunked(true);
+            response.write(Buffer.buffer(comments)).onComplete(_ -> response.reset());
+        };
+    }
+
+    private void assertIsTheAnswer(HttpResponse<String> answer) {
+        assertThat(answer.body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(answer.statusCode()).isEqualTo(200);
+        assertThat(answer.headers().firstValue("Content-Type")).contains("application/json");
+        assertThat(answer.headers().firstValueAsLong("Content-Length")).hasValue(RouterFixture.ANSWER.length());
+        assertThat(answer.headers().firstValue("X-Baton-Stream")).isEmpty();
+    }
+
+    @Test
+    void aWholeAnswerHasNoneOfTheTokenIdsBeforeIt() throws Exception {
+        decode.behaviour = tokensAndThen(":t 0 11\n\n:t 0 12\n\n", RouterFixture.ANSWER);
+        Router router = router(decode);
+
+        assertIsTheAnswer(fixture.post(router, WHOLE));
+        assertThat(decode.only().headers().get("X-Baton-Token-Ids")).isEqualTo("1");
+        assertThat(fixture.metric(router, "baton:router_inter_token_latency_seconds_count"))
+                .isZero();
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void anotherInstanceContinuesAWholeAnswer(boolean sendsMoreTokens) throws Exception {
+        decode.behaviour = tokensAndNoMore(":t 0 11\n\n:t 0 12\n\n");
+        other.behaviour = sendsMoreTokens
+                ? tokensAndThen(":t 0 13\n\n", RouterFixture.ANSWER)
+                : FakeInstance.json(200, RouterFixture.ANSWER);
+        Router router = router(decode, other);
+
+        assertIsTheAnswer(fixture.post(router, WHOLE));
+
+        JsonNode expected = MAPPER.readTree(
+                "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9,\"choices\":[{\"index\":0,\"token_ids\":[11,12]}]}");
+        assertThat(continued(other.only())).isEqualTo(expected);
+        assertThat(continued(prefill.received.getLast())).isEqualTo(expected);
+        assertThat(continued(router)).isEqualTo(1);
+        assertThat(fixture.metric(router, "baton:router_stream_pause_seconds_count"))
+                .isEqualTo(1);
+        assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
+    void aWholeAnswerThatIsAnErrorBehindTokenIdsHasItsStatus() throws Exception {
+        decode.behaviour = tokensAndThen(":t 0 11\n\n:status 500\n\n", "{\"error\":{\"message\":\"not finite\"}}");
+
+        HttpResponse<String> answer = fixture.post(router(decode, other), WHOLE);
+
+        assertThat(answer.statusCode()).isEqualTo(500);
+        assertThat(answer.body()).isEqualTo("{\"error\":{\"message\":\"not finite\"}}");
+        assertThat(other.received).isEmpty();
+    }
+
+    @Test
+    void fewInstancesFailWithOneWholeAnswerWithoutATokenInBetween() throws Exception {
+        FakeInstance third = fixture.instance();
+        FakeInstance fourth = fixture.instance();
+        decode.behaviour = tokensAndNoMore(":t 0 11\n\n");
+        BiConsumer<Received, HttpServerResponse> dies = (_, response) -> response.reset();
+        other.behaviour = dies;
+        third.behaviour = dies;
+        fourth.behaviour = dies;
+
+        HttpResponse<String> answer = fixture.post(router(decode, other, third, fourth), WHOLE);
+
+        assertThat(answer.statusCode()).isEqualTo(502);
+        assertThat(answer.body()).contains("too many instances have failed with it");
+        assertThat(fourth.received).isEmpty();
+    }
+
+    @Test
+    void aWholeAnswerLeavesAnInstanceThatIsSilent() throws Exception {
+        decode.behaviour = (_, response) -> tokens(response, ":t 0 11\n\n");
+        other.behaviour = tokensAndThen(":t 0 13\n\n", RouterFixture.ANSWER);
+        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(150)));
+
+        assertIsTheAnswer(fixture.post(router(limits, decode, other), WHOLE));
+        Await.until("the leg ends", RouterFixture.SOON, () -> decode.aborted.get() == 1);
+    }
+
+    @Test
+    void aDrainedInstanceHandsAWholeAnswerOver() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = (_, response) -> open.complete(response);
+        other.behaviour = tokensAndThen(":t 0 13\n\n", RouterFixture.ANSWER);
+        Router router = router(decode, other);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, WHOLE);
+        HttpServerResponse response = RouterFixture.result(open);
+        decode.health = 503;
+        fixture.awaitUp(router, "decode", 1);
+
+        tokens(response, ":t 0 11\n\n");
+
+        assertIsTheAnswer(RouterFixture.result(answer));
+        assertThat(continued(other.only()).at("/choices/0/token_ids")).isEqualTo(MAPPER.readTree("[11]"));
+        assertThat(fixture.metric(
+                        router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"leaving\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
+    void aWholeAnswerOfWhichTheClientHasAPartDoesNotContinue() throws Exception {
+        // More than the router holds back.
+        decode.behaviour = tokensAndNoMore(":t 0 11\n\n{\"text\":\"" + "a".repeat(3 << 20));
+
+        assertThatThrownBy(() -> fixture.post(router(decode, other), WHOLE)).hasRootCauseInstanceOf(IOException.class);
+        assertThat(other.received).isEmpty();
     }
 
     @Test
@@ -563,7 +694,7 @@ class ContinuedStreamsTest {
                 .isEqualTo(leg.path("prompt"));
         assertThat(fixture.get(router, "/v1/requests/mine/explain", "Accept", "text/plain")
                         .body())
-                .contains("continues the stream after 3 tokens, the rest is drawn anew");
+                .contains("continues the answer after 3 tokens, the rest is drawn anew");
     }
 
     @Test

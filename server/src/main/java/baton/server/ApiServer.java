@@ -82,7 +82,7 @@ public final class ApiServer implements AutoCloseable {
     private final WebGuard webGuard;
     private final Engine engine;
     private final Ticker ticker;
-    private final InstantSource clock;
+    private final InstantSource clock = InstantSource.system();
     private final InstanceInfo info;
     private final JsonBody bodies;
     private final RequestReader reader;
@@ -123,10 +123,8 @@ public final class ApiServer implements AutoCloseable {
         Buffer answer(JsonFields fields, Preparation preparation);
     }
 
-    private ApiServer(
-            ServerConfig config, Engine engine, PrometheusMetrics metrics, Ticker ticker, InstantSource clock) {
+    private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics, Ticker ticker) {
         this.ticker = ticker;
-        this.clock = clock;
         this.config = config;
         this.webGuard = config.webGuard();
         this.engine = engine;
@@ -212,7 +210,11 @@ public final class ApiServer implements AutoCloseable {
      * @throws ConfigException if the address cannot be listened on
      */
     public static ApiServer start(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
-        ApiServer server = new ApiServer(config, engine, metrics, Ticker.system(), InstantSource.system());
+        return start(config, engine, metrics, Ticker.system());
+    }
+
+    static ApiServer start(ServerConfig config, Engine engine, PrometheusMetrics metrics, Ticker ticker) {
+        ApiServer server = new ApiServer(config, engine, metrics, ticker);
         try {
             server.listen(server.http, "port", config.port());
             server.grpc.ifPresent(listener ->

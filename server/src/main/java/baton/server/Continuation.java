@@ -10,11 +10,11 @@ import java.util.regex.Pattern;
 import tools.jackson.databind.JsonNode;
 
 /**
- * {@code baton_continue}: a router continues a stream here that another instance began. The body is the client's own, with
+ * {@code baton_continue}: a router continues an answer here that another instance began. The body is the client's own, with
  * {@code {"id", "created", "seeds", "choices": [{"index", "token_ids", "finished"}]}} added. The first three are from the header
  * {@link #STREAM} of the first instance, the choices from its comments {@link #commit}.
  *
- * <p>The request's sequences continue as if this instance had generated these tokens, and the answer has only what follows.
+ * <p>The request's sequences continue as if this instance had generated these tokens. A stream has only what follows, a whole answer everything.
  *
  * @param id of the answer
  * @param created seconds since 1970
@@ -45,7 +45,7 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
     /**
      * Output of one choice so far.
      *
-     * @param finished whether its end was sent
+     * @param finished whether its end was sent; of a stream
      */
     record Output(int[] ids, boolean finished) {}
 
@@ -81,10 +81,7 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
     }
 
     /** @throws ApiException if a request of that many prompts, with {@code n} sequences each, cannot be continued so */
-    void check(int prompts, int n, boolean stream, boolean handsOver) {
-        if (!stream) {
-            throw ApiException.badField(FIELD, "is available when stream is true only");
-        }
+    void check(int prompts, int n, boolean handsOver) {
         if (handsOver && prompts * n > 1) {
             throw ApiException.badField(
                     FIELD, "with kv_transfer_params must be of one choice, the request has " + prompts * n);
@@ -130,8 +127,13 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
                 + seeds.toString().replace(" ", "") + "}";
     }
 
+    /** A comment before the error in which a whole answer ends behind comments: the status that it would have had without these. */
+    static String status(int status) {
+        return ":status " + status + "\n\n";
+    }
+
     /**
-     * An event of comments after the events with a choice's tokens, which clients do not see.
+     * An event of comments after the events with a choice's tokens, or before a whole answer, which clients do not see.
      *
      * @param ids of the tokens since the last such event
      * @param ends whether the choice ends with them

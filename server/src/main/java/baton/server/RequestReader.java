@@ -171,15 +171,13 @@ final class RequestReader {
     /** What the answer continues; a prefill leg begins one. */
     private static Optional<Continuation> continued(
             JsonFields fields, SamplingParams sampling, Optional<Continuation> continuation, int prompts) {
-        boolean isPrefillLeg = isPrefillLeg(fields, sampling);
         continuation.ifPresent(continued -> continued.check(
                 prompts,
                 sampling.n(),
-                isPrefillLeg || fields.bool("stream").orElse(false),
                 RequestFields.kvTransferParams(fields)
                         .flatMap(Prompts::forConnector)
                         .isPresent()));
-        return continuation.filter(_ -> !isPrefillLeg);
+        return continuation.filter(_ -> !isPrefillLeg(fields, sampling));
     }
 
     /** Whether it is a continued answer's prefill leg, which has no {@code kv_transfer_params} where blocks are found by their content. */

@@ -15,6 +15,7 @@ import baton.server.output.OutputPieces;
 import baton.server.output.Piece;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
@@ -46,6 +47,9 @@ final class ResponseStream {
     /** Prompts of a request of which token ids are sent: all their seeds are in a header. */
     private static final int MOST_CONTINUED = 64;
 
+    /** Between two comments with the token ids of an answer that is not streamed. One that takes less time has none. */
+    private static final long COMMIT_NANOS = Duration.ofMillis(200).toNanos();
+
     private final HttpExchange exchange;
     private final Engine engine;
     private final ReplyWriter writer;
@@ -63,12 +67,14 @@ final class ResponseStream {
     private OptionalLong submittedNanos = OptionalLong.empty();
     private Optional<RequestRecord.End> end = Optional.empty();
     private int unfinished;
+    private long committedNanos;
     private long pendingBytes;
     private boolean ended;
 
     /**
      * @param idSuffix makes the engine's ids unique
      * @param whenEnded called once, on the event loop
+     * @throws ApiException if the request continues an answer that cannot be continued
      */
     ResponseStream(
             ReplyWriter.Head head,
@@ -90,10 +96,16 @@ final class ResponseStream {
             case RESPONSES -> new ResponsesAnswer(head, writer);
             case INFERENCE -> new InferenceAnswer(request);
         };
-        tellsTokens = request.stream()
-                && request.generates()
+        boolean canContinue = canContinue(request);
+        if (request.continuation().isPresent() && !canContinue) {
+            throw ApiException.badField(
+                    Continuation.FIELD,
+                    "is not available for responses with log probabilities, nor, when stream is false, for answers with"
+                            + " logprobs, prompt_logprobs or best_of");
+        }
+        tellsTokens = request.generates()
                 && request.prompts().size() <= MOST_CONTINUED
-                && canContinue(request)
+                && canContinue
                 && exchange.request().getHeader(Continuation.WANTED) != null;
         request.continuation().ifPresent(continued -> seeds.addAll(continued.seeds()));
         if (tellsTokens
@@ -113,13 +125,23 @@ final class ResponseStream {
         origin = RequestRecord.Origin.of(exchange, head, engine.config().kvTransfer());
     }
 
-    /** Whether another instance can send the rest: the last events of a response have all log probabilities, which it does not know. */
+    /**
+     * Whether another instance can send the rest. It does not know the log probabilities of tokens before it, which whole answers and
+     * the last events of a response have. It takes a whole answer of one token for a prefill leg.
+     */
     private static boolean canContinue(ApiRequest request) {
+        boolean isWhole = !request.stream();
         return switch (request.api()) {
-            case COMPLETION, CHAT -> true;
-            case RESPONSES -> request.logprobs().isEmpty();
+            case COMPLETION, CHAT -> !isWhole || (request.logprobs().isEmpty() && canContinueWhole(request));
+            case RESPONSES -> request.logprobs().isEmpty() && (!isWhole || canContinueWhole(request));
             case INFERENCE -> false;
         };
+    }
+
+    private static boolean canContinueWhole(ApiRequest request) {
+        return !request.showPromptLogprobs()
+                && request.n() == request.sampling().n()
+                && request.sampling().maxTokens().orElse(0) != 1;
     }
 
     /** Whether the request has one of these ids, in its {@code X-Request-Id} or in its answer. */
@@ -210,7 +232,7 @@ final class ResponseStream {
         engineIds.forEach(engine::abort);
     }
 
-    /** The server ends: a stream that can be continued elsewhere loses its connection, others are aborted. */
+    /** The server ends: an answer that can be continued elsewhere loses its connection, others are aborted. */
     void breakOff() {
         if (!tellsTokens) {
             abort();
@@ -255,7 +277,7 @@ final class ResponseStream {
 
     private void onOutput(Choice choice, GenerationEvent.Output output) {
         choice.add(output);
-        if (choice.wasSent(output)) {
+        if (head.request().stream() && choice.wasSent(output)) {
             if (choice.isDue()) {
                 ReplyWriter.Output sent = choice.take(choice.index);
                 if (head.request().api() == ApiRequest.Api.RESPONSES) {
@@ -268,8 +290,11 @@ final class ResponseStream {
         if (ttftMillis.isEmpty()) {
             ttftMillis = OptionalDouble.of(exchange.millis());
         }
-        boolean isDue = head.request().stream() && choice.isDue();
-        if (isDue) {
+        if (!head.request().stream()) {
+            commitWhole();
+            return;
+        }
+        if (choice.isDue()) {
             Optional<Usage> usage = head.request().continuousUsage()
                     ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
@@ -280,6 +305,19 @@ final class ResponseStream {
             // Log probabilities that are not sent yet would be lost, so their tokens are not committed.
             boolean isScored = head.request().logprobs().isPresent();
             send(Buffer.buffer(isScored ? Continuation.commit(choice.index, NO_TOKENS, false) : choice.commit(false)));
+        }
+    }
+
+    /** Sends the token ids of an answer of which no text is sent before its end, now and then. */
+    private void commitWhole() {
+        long now = exchange.nanos();
+        if (tellsTokens && now - committedNanos >= COMMIT_NANOS) {
+            committedNanos = now;
+            Buffer comments = Buffer.buffer();
+            choices.stream()
+                    .filter(choice -> !choice.uncommitted.isEmpty())
+                    .forEach(choice -> comments.appendString(choice.commit(false)));
+            send(comments);
         }
     }
 
@@ -303,7 +341,11 @@ final class ResponseStream {
             if (last) {
                 Buffer reply = answer.whole(shown(), counted(), kvTransferParams());
                 end(200);
-                exchange.answer(reply).onFailure(_ -> abandon(engineIds));
+                if (exchange.response().headWritten()) {
+                    exchange.end(reply);
+                } else {
+                    exchange.answer(reply).onFailure(_ -> abandon(engineIds));
+                }
             }
             return;
         }
@@ -401,7 +443,7 @@ final class ResponseStream {
                 .findFirst();
     }
 
-    /** Sets the headers of a stream before its first bytes. */
+    /** Sets the headers of a stream, or of comments before a whole answer, before its first bytes. */
     private void begin() {
         HttpServerResponse response = exchange.response();
         if (!response.headWritten()) {
@@ -409,6 +451,9 @@ final class ResponseStream {
                 response.putHeader(Continuation.STREAM, Continuation.stream(head.id(), head.created(), seeds));
             }
             exchange.begin();
+            if (!head.request().stream()) {
+                response.putHeader("Content-Type", "application/json");
+            }
         }
     }
 
@@ -460,7 +505,11 @@ final class ResponseStream {
         if (response.headWritten()) {
             // The status was already sent; clients recognize the error by the missing [DONE].
             end("error", 200, Optional.of(error.message()));
-            exchange.breakOff(error, answer.failure(error));
+            exchange.breakOff(
+                    error,
+                    head.request().stream()
+                            ? answer.failure(error)
+                            : Buffer.buffer(Continuation.status(error.status())).appendBuffer(writer.error(error)));
         } else {
             boolean refused = error.status() < 500 || error.status() == 503;
             end(refused ? "refused" : "error", error.status(), Optional.of(error.message()));

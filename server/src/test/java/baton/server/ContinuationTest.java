@@ -3,8 +3,10 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
+import baton.engine.FinishReason;
 import baton.engine.local.LocalEngine;
 import baton.kv.DType;
+import baton.kv.Ticker;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -13,7 +15,9 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -25,7 +29,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** A stream that is cut off after any of its tokens is continued by another instance, as {@code baton_continue} asks. */
+/** An answer that is cut off after any of its tokens is continued by another instance, as {@code baton_continue} asks. */
 class ContinuationTest {
     private static final String PROMPT = "Cora keeps the gold coin inside the green box.\\nTomas lives in Harrow.\\n\\n"
             + "In which town does Tomas live?";
@@ -50,6 +54,7 @@ class ContinuationTest {
 
     @BeforeAll
     static void start() throws Exception {
+        Ticker ticker = lateTicker();
         for (int i = 0; i < 2; i++) {
             PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
             LocalEngine engine = LocalEngine.start(
@@ -71,7 +76,8 @@ class ContinuationTest {
                             .toolCallParser("hermes")
                             .build(),
                     engine,
-                    metrics));
+                    metrics,
+                    ticker));
         }
         SERVERS.add(ApiServer.start(
                 ServerConfig.of(ServerFixture.MODEL)
@@ -80,7 +86,14 @@ class ContinuationTest {
                         .reasoningParser("deepseek_r1")
                         .build(),
                 ENGINES.getLast(),
-                new PrometheusMetrics(ServerFixture.MODEL)));
+                new PrometheusMetrics(ServerFixture.MODEL),
+                ticker));
+    }
+
+    /** Each token of a whole answer comes late enough for a comment of its own. */
+    private static Ticker lateTicker() {
+        AtomicLong seconds = new AtomicLong();
+        return () -> Duration.ofSeconds(seconds.incrementAndGet()).toNanos();
     }
 
     @AfterAll
@@ -130,6 +143,63 @@ class ContinuationTest {
         }
     }
 
+    static Stream<String> wholeRequests() {
+        return requests()
+                .filter(request -> !request.contains("logprobs"))
+                .map(request -> request.replaceAll(",\"stream_options\":\\{[^}]*}", ""));
+    }
+
+    @ParameterizedTest
+    @MethodSource("wholeRequests")
+    void aContinuedWholeAnswerIsTheUndisturbedOne(String request) throws Exception {
+        Answer whole = new Answer(request, Map.of(), "", false);
+        assertThat(whole.commits).isNotEmpty();
+        assertThat(whole.data).hasSize(1);
+        for (int cut = 1; cut <= whole.commits.size(); cut++) {
+            Answer rest = new Answer(request, whole.before(cut), whole.stream, false);
+            assertThat(byChoice(rest.data))
+                    .as("cut off after comment %d of tokens", cut)
+                    .isEqualTo(byChoice(whole.data));
+            Map<Integer, List<String>> tokens = whole.before(cut);
+            rest.before(rest.commits.size())
+                    .forEach((choice, ids) -> tokens.computeIfAbsent(choice, _ -> new ArrayList<>())
+                            .addAll(ids));
+            assertThat(tokens).isEqualTo(whole.before(whole.commits.size()));
+        }
+    }
+
+    @Test
+    void aWholeAnswerThatFailsBehindCommentsHasItsStatusInOne() throws Exception {
+        try (FakeEngine engine = new FakeEngine();
+                ApiServer server = ApiServer.start(
+                        ServerConfig.of(ServerFixture.MODEL)
+                                .port(0)
+                                .accessLog(line -> {})
+                                .build(),
+                        engine,
+                        new PrometheusMetrics(ServerFixture.MODEL),
+                        lateTicker())) {
+            engine.script(session -> {
+                session.output(0, "x");
+                session.finish(0, FinishReason.ERROR, Optional.empty(), Optional.of("torn block"));
+            });
+            HttpResponse<String> answer =
+                    send(server, "/v1/completions", body(COMPLETION + "\"temperature\":0}"), true);
+            assertThat(answer.statusCode()).isEqualTo(200);
+            assertThat(answer.body()).matches("(?s):t 0 \\d+\n\n:status 500\n\n\\{\"error\":.*torn block.*\\}");
+        }
+    }
+
+    @Test
+    void aWholeAnswerHasNoCommentsUnlessItIsAskedForThem() throws Exception {
+        ObjectNode body = body(COMPLETION + "\"temperature\":0}");
+        HttpResponse<String> plain = send("/v1/completions", body, false);
+        assertThat(json(plain).has("choices")).isTrue();
+        assertThat(plain.headers().map()).doesNotContainKey("x-baton-stream");
+        HttpResponse<String> scored = send("/v1/completions", body.put("logprobs", 1), true);
+        assertThat(json(scored).has("choices")).isTrue();
+    }
+
     @Test
     void aStreamMayBeContinuedOftenAndOneOfWhichNothingWasSent() throws Exception {
         String request = COMPLETION + HOT + "\"ignore_eos\":true,\"logprobs\":1}";
@@ -155,7 +225,7 @@ class ContinuationTest {
     @Test
     void aPrefillLegComputesPromptAndOutput() throws Exception {
         ObjectNode body = body(COMPLETION + "\"temperature\":0,\"return_token_ids\":true}");
-        JsonNode undisturbed = json(send("/v1/completions", body)).at("/choices/0");
+        JsonNode undisturbed = json(send("/v1/completions", body, false)).at("/choices/0");
         ArrayNode ids = body.putObject("baton_continue")
                 .put("id", "cmpl-1")
                 .putArray("choices")
@@ -188,9 +258,9 @@ class ContinuationTest {
         ObjectNode body = body(COMPLETION + "\"stream\":true}");
         body.set("baton_continue", ServerFixture.MAPPER.readTree(fieldAndError.substring(0, end)));
         assertThat(error(body)).contains(fieldAndError.substring(end + 1));
-        body.put("stream", false);
+        body.put("stream", false).put("logprobs", 1);
         body.set("baton_continue", ServerFixture.MAPPER.readTree("{\"id\":\"a\"}"));
-        assertThat(error(body)).contains("stream is true only");
+        assertThat(error(body)).contains("when stream is false, for answers with logprobs");
     }
 
     private static String error(ObjectNode body) throws Exception {
@@ -210,7 +280,7 @@ class ContinuationTest {
                     ? ServerFixture.MAPPER.readTree(event.substring(6)).at("/choices/0/index")
                     : ServerFixture.MAPPER.missingNode();
             choices.computeIfAbsent(choice.asInt(-1), _ -> new ArrayList<>())
-                    .add(event.replaceAll("\"id\":\"(chatcmpl-tool-|call_)[^\"]*\"", "\"id\":\"call\""));
+                    .add(event.replaceAll("\"(id|call_id)\":\"(chatcmpl-tool-|call_)[^\"]*\"", "\"$1\":\"call\""));
         }
         return choices;
     }
@@ -225,18 +295,30 @@ class ContinuationTest {
     }
 
     private static HttpResponse<String> send(String path, ObjectNode body) throws Exception {
-        ApiServer server = body.has("reasons") ? SERVERS.get(2) : SERVERS.get(body.has("baton_continue") ? 1 : 0);
-        return CLIENT.send(
-                HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + path))
-                        .header("Content-Type", "application/json")
-                        .header("X-Baton-Token-Ids", "1")
-                        .timeout(ServerFixture.SOON)
-                        .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
-                        .build(),
-                HttpResponse.BodyHandlers.ofString());
+        return send(path, body, true);
     }
 
-    /** A stream, taken apart as a router does. */
+    private static HttpResponse<String> send(String path, ObjectNode body, boolean wantsTokens) throws Exception {
+        return send(
+                body.has("reasons") ? SERVERS.get(2) : SERVERS.get(body.has("baton_continue") ? 1 : 0),
+                path,
+                body,
+                wantsTokens);
+    }
+
+    private static HttpResponse<String> send(ApiServer server, String path, ObjectNode body, boolean wantsTokens)
+            throws Exception {
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + path))
+                .header("Content-Type", "application/json")
+                .timeout(ServerFixture.SOON)
+                .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
+        if (wantsTokens) {
+            request.header("X-Baton-Token-Ids", "1");
+        }
+        return CLIENT.send(request.build(), HttpResponse.BodyHandlers.ofString());
+    }
+
+    /** An answer, taken apart as a router does. */
     private static final class Answer {
         final String stream;
         /** The events that a client gets. */
@@ -246,7 +328,11 @@ class ContinuationTest {
 
         /** @param before the tokens of each choice so far, and "end" if it has ended; none of an answer that begins */
         Answer(String request, Map<Integer, List<String>> before, String of) throws Exception {
-            ObjectNode body = body(request).put("stream", true);
+            this(request, before, of, true);
+        }
+
+        Answer(String request, Map<Integer, List<String>> before, String of, boolean streamed) throws Exception {
+            ObjectNode body = body(request).put("stream", streamed);
             if (!of.isEmpty()) {
                 ObjectNode field = ServerFixture.MAPPER.readTree(of).asObject();
                 ArrayNode choices = field.putArray("choices");
@@ -259,7 +345,8 @@ class ContinuationTest {
             }
             HttpResponse<String> response = send(request.substring(0, request.indexOf(' ')), body);
             assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
-            stream = response.headers().firstValue("X-Baton-Stream").orElseThrow();
+            // A whole answer that has no token left has none.
+            stream = response.headers().firstValue("X-Baton-Stream").orElse(of);
             for (String event : response.body().split("(?<=\n\n)")) {
                 if (event.startsWith(":t ")) {
                     commits.add(Map.entry(data.size(), event.substring(3).strip()));

@@ -113,13 +113,13 @@ public enum RouterMetric {
     STREAMS_CONTINUED(
             Kind.COUNTER,
             "baton:router_streams_continued",
-            "Streams whose decode instance broke off, by why and whether another instance continued them",
+            "Answers whose decode instance broke off, by why and whether another instance continued them",
             "reason",
             "outcome"),
     STREAM_PAUSE(
             Kind.TIMER,
             "baton:router_stream_pause",
-            "From a decode instance's failure to the first event of the instance that continues its stream",
+            "From a decode instance's failure to the first event of the instance that continues its answer",
             RouterMetrics.NO_LABEL),
     HANDOFFS(
             Kind.COUNTER,
