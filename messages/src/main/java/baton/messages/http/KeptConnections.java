@@ -62,7 +62,8 @@ public final class KeptConnections {
      */
     public Future<HttpClientResponse> send(
             RequestOptions options, Function<HttpClientRequest, Future<HttpClientResponse>> send) {
-        return kept.request(options).compose(request -> {
+        // A client that is closed throws.
+        return Future.succeededFuture(options).compose(kept::request).compose(request -> {
             Optional<Use> use = Use.begin(request.connection());
             return sendOn(request, send)
                     .recover(cause ->

@@ -56,6 +56,12 @@ class KeptConnectionsTest {
                 .compose(response -> response.body().map(Buffer::toString));
     }
 
+    @Test
+    void aRequestOfAClosedClientFails() throws Exception {
+        await(client.close());
+        assertThat(ask(1).cause()).isInstanceOf(IllegalStateException.class);
+    }
+
     private static RequestOptions options(int port) {
         return new RequestOptions()
                 .setMethod(HttpMethod.POST)
