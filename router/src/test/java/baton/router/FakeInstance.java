@@ -106,8 +106,9 @@ final class FakeInstance implements AutoCloseable {
     private void handle(HttpServerRequest request) {
         HttpServerResponse response = request.response();
         if (request.path().equals("/health")) {
-            if (health > 0) {
-                response.setStatusCode(health).end();
+            int status = health;
+            if (status > 0) {
+                response.setStatusCode(status).end();
             }
             probes.incrementAndGet();
             return;

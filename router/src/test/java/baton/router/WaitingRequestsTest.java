@@ -317,4 +317,31 @@ class WaitingRequestsTest {
         assertThat(other.received).isEmpty();
         assertThat(prefill.aborted.get()).isZero();
     }
+
+    /** As of a process that listens where another one finishes its requests. */
+    @Test
+    void anInstanceHangsByProbesWithoutAnAnswerNotByRefusedOnes() throws Exception {
+        FakeInstance other = fixture.instance();
+        BlockingQueue<HttpServerResponse> held = prefill.hold();
+        // So long that the test sees the time between the first and the third probe without an answer.
+        RouterConfig.Limits limits = patient(Duration.ofMillis(100)).withConnect(Duration.ofSeconds(2));
+        Router router = router(limits, LocalPrefill.NEVER, List.of(prefill, other), List.of(decode));
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        awaitLegs(held, 1);
+        prefill.stopListening();
+        fixture.awaitUp(router, "prefill", 1);
+        int refused = other.probes.get();
+        Await.until("several are refused", RouterFixture.SOON, () -> other.probes.get() > refused + 10);
+
+        prefill.health = 0;
+        int before = prefill.probes.get();
+        prefill.restart();
+        Await.until("the first had no answer", RouterFixture.SOON, () -> prefill.probes.get() >= before + 2);
+        int probes = other.probes.get();
+        Await.until("legs are looked at", RouterFixture.SOON, () -> other.probes.get() > probes + 6);
+        assertThat(other.received).isEmpty();
+
+        assertThat(RouterFixture.result(answer).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(other.received).hasSize(1);
+    }
 }

@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * Requests {@code /health} of every instance at intervals, each time over a new connection, and marks the instance up or down. An
  * instance that is slow to answer may only be busy, so it is marked down for that after several missed answers in a row. One that is down because it does not
- * answer, or answers that it is not healthy, hangs. One that refuses connections may be finishing its requests; if it has ended, theirs are lost.
+ * answer, or answers that it is not healthy, hangs. One that refuses connections may be finishing its requests; once it has ended, their connections are lost.
  * {@link ConnectorAddressQuery Connector addresses} are asked for after that; requests do not wait for them.
  * All state is confined to one event loop.
  */
@@ -215,10 +215,10 @@ public final class HealthProbe {
         }
 
         private void failed(UpstreamFailure failure) {
-            missed++;
             String reason = "GET /health: " + failure.reason();
             boolean isTimeout = failure.kind() == Kind.TIMEOUT;
-            if (isTimeout && missed >= MISSED_ANSWERS || reason.contains(NO_HOST)) {
+            missed = isTimeout ? missed + 1 : 0;
+            if (missed >= MISSED_ANSWERS || reason.contains(NO_HOST)) {
                 hangs(reason);
             } else if (!isTimeout) {
                 instance.markDown(reason);
