@@ -345,7 +345,7 @@ class RouterTest {
         }
         assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
                 .isEqualTo(500);
-        assertThat(fixture.metric(router, "baton:router_requests_running")).isEqualTo(0);
+        assertThat(fixture.metric(router, RUNNING)).isZero();
     }
 
     @Test
@@ -422,7 +422,7 @@ class RouterTest {
         Await.until("prefill leg closed", RouterFixture.SOON, () -> prefill.aborted.get() == 1);
         assertThat(decode.received).isEmpty();
         fixture.awaitMetric(router, DISCONNECTS, 1);
-        assertThat(fixture.metric(router, "baton:router_requests_running")).isEqualTo(0);
+        fixture.awaitRest(router);
     }
 
     @Test

@@ -5,11 +5,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.EngineUnavailableException;
 import baton.engine.FinishReason;
 import baton.server.ServerFixture.RawClient;
-import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -107,6 +105,6 @@ class AccessLogTest {
     }
 
     private String line() throws InterruptedException {
-        return Objects.requireNonNull(lines.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS), "no line came");
+        return FakeEngine.next(lines, "no line came");
     }
 }

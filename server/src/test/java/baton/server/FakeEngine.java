@@ -132,7 +132,7 @@ final class FakeEngine implements Engine {
         return next(refused, "no request was refused");
     }
 
-    private static <T> T next(BlockingQueue<T> coming, String lacking) throws InterruptedException {
+    static <T> T next(BlockingQueue<T> coming, String lacking) throws InterruptedException {
         return Objects.requireNonNull(coming.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS), lacking);
     }
 

@@ -160,7 +160,7 @@ final class GrpcClient implements AutoCloseable {
 
         void awaitClosedConnection() throws InterruptedException {
             if (!closed.await(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS)) {
-                throw new AssertionError("the connection was not closed within 10 s");
+                throw new AssertionError("the connection was not closed");
             }
         }
 
@@ -170,11 +170,7 @@ final class GrpcClient implements AutoCloseable {
         }
 
         private static <T> T taken(BlockingQueue<T> queue, String what) throws InterruptedException {
-            T taken = queue.poll(ServerFixture.SOON.toSeconds(), TimeUnit.SECONDS);
-            if (taken == null) {
-                throw new AssertionError("no " + what + " came within 10 s");
-            }
-            return taken;
+            return FakeEngine.next(queue, "no " + what + " came");
         }
     }
 
