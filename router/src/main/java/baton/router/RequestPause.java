@@ -27,7 +27,11 @@ final class RequestPause {
     /** How long a request waits for an instance, as a multiple of the silence after which a stream continues elsewhere. */
     private static final int WAITS = 3;
 
+    /** The shortest time between two looks for an instance. As thousands of requests may wait, it becomes an eighth of the wait, and at most a second. */
     private static final long LOOK_AGAIN_MILLIS = 100;
+
+    private static final long MOST_MILLIS = 1000;
+    private static final int PART_OF_WAIT = 8;
 
     private final ProxiedRequest request;
     private final Kind reason;
@@ -37,7 +41,7 @@ final class RequestPause {
     private int decodeFailures;
     private int failuresBeforePrompt;
     private int unconnected;
-    private long looks;
+    private long waitedMillis;
     private boolean waits;
 
     /** @param reason of the first failure */
@@ -53,7 +57,7 @@ final class RequestPause {
         waits = false;
         switch (failure.kind()) {
             case LOST, TIMEOUT -> {
-                looks = 0;
+                waitedMillis = 0;
                 switch (failure.instance().role()) {
                     case PREFILL -> prefillFailures++;
                     case DECODE -> {
@@ -90,7 +94,7 @@ final class RequestPause {
 
     /** Whether an instance has had the request. */
     boolean isLoss() {
-        return looks + prefillFailures + decodeFailures + failuresBeforePrompt > 0;
+        return waitedMillis + prefillFailures + decodeFailures + failuresBeforePrompt > 0;
     }
 
     /** How long the request waits for an instance. */
@@ -111,16 +115,17 @@ final class RequestPause {
      * @return false if the request has waited for too long
      */
     boolean lookAgain(Role lacking, Runnable look) {
-        if (looks * LOOK_AGAIN_MILLIS >= longestWait().toMillis()) {
+        if (waitedMillis >= longestWait().toMillis()) {
             return false;
         }
-        looks++;
+        long next = Math.clamp(waitedMillis / PART_OF_WAIT, LOOK_AGAIN_MILLIS, MOST_MILLIS);
+        waitedMillis += next;
         if (!waits) {
             waits = true;
             request.metrics().count(RouterMetric.INSTANCE_WAITS, lacking);
             request.report().trace().step("waits for a " + lacking.label() + " instance");
         }
-        request.vertx().setTimer(LOOK_AGAIN_MILLIS, _ -> {
+        request.vertx().setTimer(next, _ -> {
             if (!request.isEnded()) {
                 request.legs().forget();
                 look.run();
