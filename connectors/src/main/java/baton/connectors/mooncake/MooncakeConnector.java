@@ -1,5 +1,6 @@
 package baton.connectors.mooncake;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
@@ -7,10 +8,8 @@ import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
-import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
@@ -23,7 +22,6 @@ import baton.transfer.TransferException;
 import baton.transfer.mooncake.MooncakeAgent;
 import baton.transfer.mooncake.MooncakeAgentSettings;
 import baton.transfer.select.TransferAgents;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -37,7 +35,7 @@ import tools.jackson.databind.node.ObjectNode;
  * the prompt is computed: vLLM's {@code MooncakeConnector}. Both requests have the same {@code transfer_id} and may be sent at once. A
  * registry tells decode instances where the prefill instance's ranks are.
  */
-public final class MooncakeConnector implements KvConnector {
+public final class MooncakeConnector extends BuiltInConnector {
     private static final Logger log = LoggerFactory.getLogger(MooncakeConnector.class);
     private static final String LOOPBACK = "127.0.0.1";
 
@@ -81,6 +79,7 @@ public final class MooncakeConnector implements KvConnector {
     }
 
     private MooncakeConnector(ConnectorRuntime runtime, Agents agents, Exchanges exchanges) {
+        super(Set.of("MooncakeConnector"), MooncakeSettings.SETTINGS, CacheSource.P2P);
         this.runtime = runtime;
         this.agents = agents;
         this.exchanges = exchanges;
@@ -116,21 +115,6 @@ public final class MooncakeConnector implements KvConnector {
         } catch (TransferException e) {
             throw new ConfigException("kv_ip", "no transfer agent: " + e.getMessage(), e);
         }
-    }
-
-    @Override
-    public CacheSource source() {
-        return CacheSource.P2P;
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("MooncakeConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return MooncakeSettings.SETTINGS;
     }
 
     @Override

@@ -1,5 +1,6 @@
 package baton.connectors.mooncakestore;
 
+import baton.connectors.BuiltInConnector;
 import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
@@ -9,9 +10,8 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvTransferConfig;
-import baton.kv.Setting;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
@@ -22,7 +22,6 @@ import baton.store.mooncake.MooncakeConfig;
 import baton.store.mooncake.MooncakeNames;
 import baton.store.tiered.Tier;
 import java.io.Closeable;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -31,7 +30,7 @@ import java.util.Set;
  * Shares the KV blocks of prompts with other instances through a Mooncake store: vLLM's {@code MooncakeStoreConnector}, with its settings
  * ({@link MooncakeStoreSettings}). In front of the store is memory of the instance.
  */
-public final class MooncakeStoreConnector implements KvConnector {
+public final class MooncakeStoreConnector extends BuiltInConnector {
     private final StoreOpener opener;
     private final Map<String, String> environment;
 
@@ -44,18 +43,9 @@ public final class MooncakeStoreConnector implements KvConnector {
 
     /** With other stores, as in a simulation, and another environment. */
     public MooncakeStoreConnector(StoreOpener opener, Map<String, String> environment) {
+        super(Set.of("MooncakeStoreConnector"), MooncakeStoreSettings.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.opener = opener;
         this.environment = Map.copyOf(environment);
-    }
-
-    @Override
-    public Set<String> names() {
-        return Set.of("MooncakeStoreConnector");
-    }
-
-    @Override
-    public List<Setting> settings() {
-        return MooncakeStoreSettings.SETTINGS;
     }
 
     @Override
