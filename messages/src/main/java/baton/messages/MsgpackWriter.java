@@ -13,7 +13,11 @@ public interface MsgpackWriter {
 
     /** Packs an unsigned number of 64 bits. */
     static void unsigned(MessagePacker packer, long number) throws IOException {
-        packer.packBigInteger(new BigInteger(Long.toUnsignedString(number)));
+        if (number >= 0) {
+            packer.packLong(number);
+        } else {
+            packer.packBigInteger(new BigInteger(Long.toUnsignedString(number)));
+        }
     }
 
     /** Packs an array of numbers. */
@@ -21,6 +25,14 @@ public interface MsgpackWriter {
         packer.packArrayHeader(numbers.length);
         for (int number : numbers) {
             packer.packInt(number);
+        }
+    }
+
+    /** Packs an array of unsigned numbers of 32 bits. */
+    static void unsignedNumbers(MessagePacker packer, int[] numbers) throws IOException {
+        packer.packArrayHeader(numbers.length);
+        for (int number : numbers) {
+            packer.packLong(Integer.toUnsignedLong(number));
         }
     }
 

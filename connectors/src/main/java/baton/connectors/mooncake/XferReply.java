@@ -104,10 +104,7 @@ record XferReply(
                 MsgpackWriter.numbers(packer.packString("regions"), own.regions());
                 packer.packString("offset").packLong(own.offset());
                 packer.packString("bytes").packLong(own.bytes());
-                packer.packString("crc32c").packArrayHeader(own.checksums().length);
-                for (int checksum : own.checksums()) {
-                    packer.packLong(Integer.toUnsignedLong(checksum));
-                }
+                MsgpackWriter.unsignedNumbers(packer.packString("crc32c"), own.checksums());
             }
         });
     }

@@ -194,10 +194,7 @@ final class NixlHandshake {
                 numbers(packer, "region_num_blocks", each);
                 packer.packString("region_group_ids");
                 if (regions.groups().isPresent()) {
-                    packer.packArrayHeader(regions.count());
-                    for (int group : regions.groups().get()) {
-                        packer.packInt(group);
-                    }
+                    MsgpackWriter.numbers(packer, regions.groups().get());
                 } else {
                     packer.packNil();
                 }

@@ -131,13 +131,7 @@ public record KvEventCodec(Hashes hashes) {
 
     private void hash(MessagePacker out, BlockHash hash) throws IOException {
         switch (hashes) {
-            case INT -> {
-                if (hash.d() >= 0) {
-                    out.packLong(hash.d());
-                } else {
-                    MsgpackWriter.unsigned(out, hash.d());
-                }
-            }
+            case INT -> MsgpackWriter.unsigned(out, hash.d());
             case BYTES -> {
                 byte[] bytes = hash.toBytes();
                 out.packBinaryHeader(bytes.length).writePayload(bytes);

@@ -79,10 +79,7 @@ sealed interface PdMessage {
                     for (long address : addresses) {
                         packer.packLong(address);
                     }
-                    packer.packString("checksums").packArrayHeader(checksums.length);
-                    for (int checksum : checksums) {
-                        packer.packLong(Integer.toUnsignedLong(checksum));
-                    }
+                    MsgpackWriter.unsignedNumbers(packer.packString("checksums"), checksums);
                 }
                 case Answer(String refused, BitSet there) -> {
                     type(packer, "Answer", 3).packString("refused").packString(refused);
