@@ -30,6 +30,7 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -346,7 +347,8 @@ final class NixlScheduler implements SchedulerConnector {
     public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
         Tracked tracked = tracked(request);
         allocations.add(new Allocation(tracked, blockTable, computedTokens / blockSize));
-        tracked.checksummedBlocks = -1;
+        tracked.allocated = true;
+        tracked.checksummedBlocks = 0;
         if (tracked.source.isEmpty() || tracked.settled) {
             return;
         }
@@ -414,7 +416,8 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.checksummedBlocks = Math.min(tracked.checksummedBlocks, i);
             }
             // After a preemption the whole prompt may be in the prefix cache.
-            boolean begins = tracked.checksummedBlocks < 0;
+            boolean begins = tracked.allocated;
+            tracked.allocated = false;
             completeBlocks(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
             boolean computes = scheduled.computedTokens() < prompt;
@@ -469,7 +472,7 @@ final class NixlScheduler implements SchedulerConnector {
         int end = scheduled.computedTokens() + scheduled.scheduledTokens();
         int full = end / blockSize;
         boolean last = tracked.isForPeer && end >= scheduled.request().promptLength();
-        for (int i = Math.max(0, tracked.checksummedBlocks); i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
+        for (int i = tracked.checksummedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
             for (int block : tables.blocks(scheduled.blockTable(), i, i + 1)) {
                 if (!checksummed.get(block)) {
                     complete.add(block);
@@ -482,7 +485,8 @@ final class NixlScheduler implements SchedulerConnector {
 
     private List<RemoteBlocks> heartbeats() {
         long now = context.ticker().nanos();
-        boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
+        boolean all =
+                now - lastHeartbeat >= settings.oneSided().heartbeatInterval().toNanos();
         lastHeartbeat = all ? now : lastHeartbeat;
         // Where nothing is computed for a lease, those with the blocks here may wait for the leases of those without.
         long lease = settings.lease().toNanos();
@@ -547,24 +551,12 @@ final class NixlScheduler implements SchedulerConnector {
             return Release.NOW;
         }
         if (tracked.isForPeer) {
-            return lease(
-                    request,
-                    tracked,
-                    blockTable,
-                    request.promptLength(),
-                    mode,
-                    settings.lease().toNanos());
+            return lease(request, tracked, blockTable, request.promptLength(), mode, settings.lease());
         }
         // The last token was sampled, not computed; and of a turn only full blocks have checksums.
         int tokens = (request.length() - 1) / blockSize * blockSize;
         return tracked.nextTurn && tokens > 0
-                ? lease(
-                        request,
-                        tracked,
-                        blockTable,
-                        tokens,
-                        TransferMode.PULL,
-                        settings.decoderBlocksTtl().toNanos())
+                ? lease(request, tracked, blockTable, tokens, TransferMode.PULL, settings.decoderBlocksTtl())
                 : Release.NOW;
     }
 
@@ -574,14 +566,14 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     private Release lease(
-            KvRequest request, Tracked tracked, int[] blockTable, int tokens, TransferMode taken, long nanos) {
+            KvRequest request, Tracked tracked, int[] blockTable, int tokens, TransferMode taken, Duration time) {
         int[] blocks = tables.attendedBlocks(blockTable, tokens);
         if (tables.haveLeft(blockTable, tokens)) {
             log.warn("{} is not handed over: its windows have left blocks that the prompt's end needs", request.id());
             abandoned.add(request.id());
             return Release.NOW;
         }
-        leases.add(new Lease(request.id(), blocks, nanos));
+        leases.add(new Lease(request.id(), blocks, time.toNanos()));
         RemoteBlocks reference = new RemoteBlocks(
                         context.config().engineId(),
                         request.id(),
@@ -607,7 +599,7 @@ final class NixlScheduler implements SchedulerConnector {
                                 : request.digest(context.model(), tokens),
                         incarnation.key());
         long now = context.ticker().nanos();
-        JsonFields params = reference.toParams((now + nanos) / 1e9, context.pipelineParallelSize());
+        JsonFields params = reference.toParams((now + time.toNanos()) / 1e9, context.pipelineParallelSize());
         phases.add(TransferStats.handoverPhase("answer", context.ticker().nanos() - lastStepDone));
         return new Release(true, Optional.of(params));
     }
@@ -687,8 +679,10 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean nextTurn;
         /** Windows have left blocks behind that the prompt's end needs. */
         private boolean hasLeft;
-        /** The blocks up to here have their checksums; negative until the first step after an allocation. */
-        private int checksummedBlocks = -1;
+        /** It has new blocks, and was not scheduled since. */
+        private boolean allocated;
+        /** The blocks up to here have their checksums. */
+        private int checksummedBlocks;
 
         private Optional<String> digest = Optional.empty();
 

@@ -191,10 +191,6 @@ public record NixlSettings(
         return oneSided.access();
     }
 
-    Duration heartbeatInterval() {
-        return oneSided.heartbeatInterval();
-    }
-
     /** Reads vLLM instances' handshakes for an instance. */
     VllmRank vllmRank(ConnectorContext context) {
         DType dtype = context.layout().dtype();
