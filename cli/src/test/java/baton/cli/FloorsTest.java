@@ -183,7 +183,8 @@ class FloorsTest {
             "baton.messages.zeromq.Zmtp", "a stream, to which a message is written at a time",
             "baton.pipe.nccl.NcclWire", "a wire, to which a message is written at a time",
             "baton.transfer.embedded.Initiator", "several calls of the registry of memory, under its lock",
-            "baton.transfer.embedded.Responder", "several calls of the registry of memory, under its lock");
+            "baton.transfer.embedded.Responder", "several calls of the registry of memory, under its lock",
+            "baton.transfer.mooncake.MooncakeAgent", "publications of registered memory, one after the other");
 
     private static final int MOST_PARAMETERS = 7;
 

@@ -105,11 +105,11 @@ final class PushReceiver implements Arrival {
 
     /** False if it is about another push. */
     boolean onAccepted(String attempt, String from) {
-        boolean isAwaited = isAwaited(from, attempt);
-        if (isAwaited) {
-            awaited.put(from, 0);
+        if (!isAwaited(from, attempt)) {
+            return false;
         }
-        return isAwaited;
+        awaited.put(from, 0);
+        return true;
     }
 
     /** False if it is about another push. */

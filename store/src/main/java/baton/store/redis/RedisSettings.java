@@ -2,6 +2,7 @@ package baton.store.redis;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Require;
 import baton.kv.Setting;
 import baton.store.remote.RemoteLimits;
 import java.net.URI;
@@ -70,11 +71,7 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
         if (prefix.isEmpty() || !prefix.chars().allMatch(c -> c > ' ' && c < 127)) {
             throw new ConfigException(path + PREFIX, "is '" + prefix + "', must be printable ASCII without spaces");
         }
-        ttl.ifPresent(time -> {
-            if (time.toMillis() < 1) {
-                throw new ConfigException(path + TTL, "is " + time + ", must be at least 1 ms");
-            }
-        });
+        ttl.ifPresent(time -> Require.atLeast(path + TTL, time, Duration.ofMillis(1)));
     }
 
     /** Without the text in any error, because it may contain a password. */

@@ -67,9 +67,7 @@ public record RemoteLimits(
     private static void check(
             String path, int connections, Duration connectTimeout, long maxBytesInFlight, Optional<Path> certificates) {
         Require.between(path + CONNECTIONS, connections, 1, MOST_CONNECTIONS);
-        if (connectTimeout.toMillis() < 1) {
-            throw new ConfigException(path + CONNECT_TIMEOUT, "is " + connectTimeout + ", must be at least 1 ms");
-        }
+        Require.atLeast(path + CONNECT_TIMEOUT, connectTimeout, Duration.ofMillis(1));
         Require.positive(path + MAX_BYTES, maxBytesInFlight);
         certificates.ifPresent(file -> {
             if (!Files.isReadable(file)) {

@@ -21,7 +21,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.ReentrantLock;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import tools.jackson.core.JacksonException;
@@ -56,7 +55,6 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
     private final PeerAddress rpc;
     private final String name;
     private final CountDownLatch stopped = new CountDownLatch(1);
-    private final ReentrantLock publishing = new ReentrantLock();
 
     /**
      * An agent that listens.
@@ -180,13 +178,8 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
     }
 
     /** One after the other, so that the last one tells what is registered. */
-    private void publish() throws TransferException {
-        publishing.lock();
-        try {
-            directory.publish(rpc, described());
-        } finally {
-            publishing.unlock();
-        }
+    private synchronized void publish() throws TransferException {
+        directory.publish(rpc, described());
     }
 
     private boolean admits(InetAddress from) {
