@@ -6,7 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-class KvTransferConfigArgsTest {
+class JsonObjectArgsTest {
     @Test
     void leavesOtherArgumentsAlone() {
         JsonObjectArgs<KvTransferConfig> parsed = KvTransferConfig.fromArgs(

@@ -122,7 +122,7 @@ public final class StoreWorker implements WorkerConnector {
             done = saved.isEmpty() ? Optional.empty() : Optional.of(new SavesDone(saved));
         }
         return new WorkerReport(sent, received, invalid, List.of(), session.isBusy())
-                .with(done)
+                .withMetadata(done)
                 .withUnverified(session.store().hasReadUnverified() ? received : Set.of());
     }
 

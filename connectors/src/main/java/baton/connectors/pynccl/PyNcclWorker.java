@@ -255,7 +255,7 @@ final class PyNcclWorker implements WorkerConnector {
             measured.add(each);
         }
         settings.access().takeRefusedMeasurement().ifPresent(measured::add);
-        return new WorkerReport(sent, received, invalid, measured).with(hidden);
+        return new WorkerReport(sent, received, invalid, measured).withHidden(hidden);
     }
 
     /** A prompt to be copied out of the pool and inserted into the lookup buffer. */

@@ -114,7 +114,7 @@ class MultiConnectorTest {
                 report.metadata().ifPresent(each -> told.put(rank, each));
             });
             merged = reports.getFirst();
-            scheduler.onStepDone(merged.with(Optional.empty()), told);
+            scheduler.onStepDone(merged.withMetadata(Optional.empty()), told);
         }
 
         Release finish() {
@@ -249,12 +249,12 @@ class MultiConnectorTest {
         engine.scheduler.onAllocated(R, TABLE, 0, 9);
         HiddenState right = new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {1}));
         HiddenState wrong = new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {2}));
-        second.reports(new WorkerReport(Set.of(), Set.of("r"), Set.of(), List.of()).with(Map.of("r", wrong)));
+        second.reports(new WorkerReport(Set.of(), Set.of("r"), Set.of(), List.of()).withHidden(Map.of("r", wrong)));
         engine.step();
         assertThat(engine.merged.received()).isEmpty();
         assertThat(engine.merged.hidden()).isEmpty();
         assertThat(engine.merged.measurements()).contains(Measurement.count("baton:kv_unknown_reports", 1));
-        first.reports(new WorkerReport(Set.of(), Set.of("r"), Set.of(5), List.of()).with(Map.of("r", right)));
+        first.reports(new WorkerReport(Set.of(), Set.of("r"), Set.of(5), List.of()).withHidden(Map.of("r", right)));
         second.reports(new WorkerReport(Set.of(), Set.of(), Set.of(1), List.of()));
         engine.step();
         assertThat(engine.merged.received()).containsExactly("r");
@@ -363,7 +363,7 @@ class MultiConnectorTest {
         first.reports.put(
                 other,
                 new WorkerReport(Set.of(), Set.of(), Set.of(3), List.of(), true)
-                        .with(Optional.of(new Fake.Told("first's worker"))));
+                        .withMetadata(Optional.of(new Fake.Told("first's worker"))));
         engine.step(new ScheduledRequest(R, TABLE, 0, 10));
         assertThat(first.got).hasSize(1);
         assertThat(first.got.getFirst().invalidBlocks()).containsExactly(3);

@@ -267,7 +267,7 @@ final class Workers implements AutoCloseable {
                 report.hidden().keySet().stream()
                         .filter(id -> !hidden.containsKey(id))
                         .toList());
-        return report.with(hidden);
+        return report.withHidden(hidden);
     }
 
     /** Closes the connectors, on their threads, for good. They are not called any more. */

@@ -262,8 +262,8 @@ final class ScriptedConnector implements KvConnector {
                 calls.accept("report");
                 WorkerReport report = new WorkerReport(
                                 Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(nextInvalid), List.of())
-                        .with(Map.copyOf(nextHidden))
-                        .with(nextMetadata);
+                        .withHidden(Map.copyOf(nextHidden))
+                        .withMetadata(nextMetadata);
                 nextMetadata = Optional.empty();
                 nextHidden.clear();
                 nextSent.clear();

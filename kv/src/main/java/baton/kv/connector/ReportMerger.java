@@ -31,7 +31,7 @@ public final class ReportMerger {
     /** @param reports one step's, in the order of the ranks */
     public WorkerReport merge(List<WorkerReport> reports) {
         if (ranks == 1) {
-            return reports.getFirst().with(Optional.empty());
+            return reports.getFirst().withMetadata(Optional.empty());
         }
         Set<String> sentByAll = new HashSet<>();
         Set<String> receivedByAll = new HashSet<>();
@@ -58,7 +58,7 @@ public final class ReportMerger {
         unverifiedOfReceived.retainAll(unverified);
         unverified.removeAll(receivedByAll);
         return new WorkerReport(sentByAll, receivedByAll, invalid, measurements, busy)
-                .with(hiddenOfReceived)
+                .withHidden(hiddenOfReceived)
                 .withUnverified(unverifiedOfReceived);
     }
 

@@ -58,12 +58,12 @@ public record WorkerReport(
     }
 
     /** This report with other metadata. */
-    public WorkerReport with(Optional<WorkerMetadata> other) {
+    public WorkerReport withMetadata(Optional<WorkerMetadata> other) {
         return new WorkerReport(sent, received, invalidBlocks, hidden, measurements, busy, other, unverified);
     }
 
     /** This report with other hidden states. */
-    public WorkerReport with(Map<String, HiddenState> other) {
+    public WorkerReport withHidden(Map<String, HiddenState> other) {
         return new WorkerReport(sent, received, invalidBlocks, other, measurements, busy, metadata, unverified);
     }
 

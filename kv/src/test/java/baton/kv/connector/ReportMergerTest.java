@@ -20,7 +20,8 @@ class ReportMergerTest {
     void aHiddenStateFromOneRankIsToldWhenAllHaveReceivedTheRequest() {
         ReportMerger merger = new ReportMerger(2);
         HiddenState state = new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {1}));
-        WorkerReport withState = new WorkerReport(Set.of(), Set.of("a"), Set.of(), List.of()).with(Map.of("a", state));
+        WorkerReport withState =
+                new WorkerReport(Set.of(), Set.of("a"), Set.of(), List.of()).withHidden(Map.of("a", state));
         WorkerReport early = merger.merge(List.of(WorkerReport.NOTHING, withState));
         assertThat(early.hidden()).isEmpty();
         WorkerReport complete = merger.merge(List.of(report(Set.of(), Set.of("a")), WorkerReport.NOTHING));
@@ -34,7 +35,7 @@ class ReportMergerTest {
     @Test
     void metadataIsNotMerged() {
         record Stored(int job) implements WorkerMetadata {}
-        WorkerReport withMetadata = WorkerReport.NOTHING.with(Optional.of(new Stored(1)));
+        WorkerReport withMetadata = WorkerReport.NOTHING.withMetadata(Optional.of(new Stored(1)));
         assertThat(new ReportMerger(1).merge(List.of(withMetadata))).isEqualTo(WorkerReport.NOTHING);
         assertThat(new ReportMerger(2)
                         .merge(List.of(withMetadata, withMetadata))
