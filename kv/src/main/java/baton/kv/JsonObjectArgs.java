@@ -27,8 +27,9 @@ import tools.jackson.databind.node.ObjectNode;
  * Values are JSON where they parse as JSON, else text. A dotted form wins over the same field in the object, whichever comes
  * first; of two equal dotted forms the last wins. {@code --option=value} and underscores for the option's hyphens are accepted too.
  *
- * @param config the merged object, or what was read from it, if any of these options was given
+ * @param config the merged object, or the configuration read from it, if any of these options was given
  * @param rest all other arguments, in order
+ * @param <C> type of the configuration
  */
 public record JsonObjectArgs<C>(Optional<C> config, List<String> rest) {
     private static final JsonMapper MAPPER = JsonMapper.builder()
@@ -84,7 +85,7 @@ public record JsonObjectArgs<C>(Optional<C> config, List<String> rest) {
         return new JsonObjectArgs<>(Optional.of(root), rest);
     }
 
-    /** The same with what a function reads from the configuration. */
+    /** The same arguments, with a value that a function reads from the configuration. */
     <T> JsonObjectArgs<T> as(Function<C, T> read) {
         return new JsonObjectArgs<>(config.map(read), rest);
     }

@@ -69,7 +69,7 @@ final class LookupStore {
             this.roi = roi.clone();
         }
 
-        /** Called once, with the lock held; must not wait. Takes the entry over, which counts until it is {@link #release}d. */
+        /** Called once, with the store's monitor held; must not wait. Takes the entry over, which counts until it is {@link #release}d. */
         abstract void matched(Kept kept);
 
         /** Called instead of {@link #matched} when the buffer has ended. */

@@ -24,7 +24,7 @@ public final class Await {
         }
     }
 
-    /** As the other one; an exception of the condition is a failure. */
+    /** As {@link #until(Duration, Supplier, Callable)}; an exception of the condition is a failure. */
     public static void until(String what, Duration deadline, Callable<Boolean> condition) {
         try {
             until(deadline, () -> what, condition);

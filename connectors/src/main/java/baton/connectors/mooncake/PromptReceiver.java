@@ -22,7 +22,10 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     /** Prefill ranks that remember the regions. */
     final Set<PeerAddress> layoutHolders = new HashSet<>();
 
-    /** Prompts of loads that are over, as their permits are closed, until the ranks have answered that they have stopped. */
+    /**
+     * Prompts of loads that are over, because their permits are closed: until each rank has answered, cannot be asked, or must have stopped
+     * by its own time limits.
+     */
     final List<WrittenPrompt> stopping = new ArrayList<>();
 
     private final String incarnation = UUID.randomUUID().toString();

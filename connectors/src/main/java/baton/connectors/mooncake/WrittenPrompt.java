@@ -30,7 +30,8 @@ import org.slf4j.LoggerFactory;
  * process had sent before it ended has arrived; or it must have stopped by its own time limits.
  *
  * The embedded agent, which instances with a secret have, rejects writes once the permit is closed. So there the blocks of such a load are
- * given back at once, and each rank is asked once to stop, so that it frees the prompt.
+ * given back at once, and each rank is asked once to stop, so that it frees the prompt. Then its connection is closed, which ends the
+ * write at a prefill rank that has the question.
  */
 
 /** A prompt that prefill ranks are asked to write. */
@@ -280,7 +281,7 @@ final class WrittenPrompt implements Arrival {
         return over;
     }
 
-    /** Whether no rank writes any more. If it has failed, the ranks are asked to stop. */
+    /** Whether nothing more is awaited of any rank. If it has failed, the ranks are asked to stop. */
     boolean isSilent(long now) {
         if (failure.isPresent()) {
             writers.forEach(writer -> writer.stop(now));

@@ -243,6 +243,16 @@ class MooncakeConnectorTest {
         return prefill.end(running, RequestEnd.LENGTH).orElseThrow();
     }
 
+    /** Parameters of a decode request that need not wait for the prefill request's answer. */
+    private static String advertised(FakeEngine prefill, String transferId) {
+        return prefill.scheduler()
+                .advertisedKvTransferParams()
+                .orElseThrow()
+                .toJson()
+                .put("transfer_id", transferId)
+                .toString();
+    }
+
     private void until(List<FakeEngine> engines, BooleanSupplier condition) {
         Deadline deadline = Deadline.after(Ticker.system(), Duration.ofMinutes(2));
         while (!condition.getAsBoolean()) {
@@ -530,13 +540,7 @@ class MooncakeConnectorTest {
     void blocksOfALoadThatIsNotWantedComeBackWhenPrefillSaysSo() {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
         FakeEngine decode = engine(KvRole.CONSUMER, "m", 600, reply -> reply);
-        String params = prefill.scheduler()
-                .advertisedKvTransferParams()
-                .orElseThrow()
-                .toJson()
-                .put("transfer_id", "never")
-                .toString();
-        Running running = decode.admit(request(params, 10), 0);
+        Running running = decode.admit(request(advertised(prefill, "never"), 10), 0);
         reports.add(decode.idleStep());
         decode.end(running, RequestEnd.ABORTED);
         until(List.of(prefill, decode), running::isFreed);
@@ -737,7 +741,7 @@ class MooncakeConnectorTest {
         assertNoWriteIsPermitted(decode);
     }
 
-    /** Of the first question's permit, and of none. */
+    /** Writes without a permit, with that of the first question, and with a made-up one are refused. */
     private void assertNoWriteIsPermitted(FakeEngine decode) throws TransferException {
         XferRequest.Own own =
                 XferRequest.decode(questions.getFirst().message()).own().orElseThrow();
@@ -769,13 +773,7 @@ class MooncakeConnectorTest {
         access = secret("one", "off");
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
         FakeEngine decode = engine(KvRole.CONSUMER, "m", 600, reply -> reply);
-        String params = prefill.scheduler()
-                .advertisedKvTransferParams()
-                .orElseThrow()
-                .toJson()
-                .put("transfer_id", "t")
-                .toString();
-        Running running = decode.admit(request(params, 10), 0);
+        Running running = decode.admit(request(advertised(prefill, "t"), 10), 0);
         until(List.of(decode), () -> questions.size() == 1);
         decode.end(running, RequestEnd.ABORTED);
         until(List.of(decode), running::isFreed);

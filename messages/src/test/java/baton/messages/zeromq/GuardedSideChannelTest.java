@@ -207,7 +207,7 @@ class GuardedSideChannelTest {
                 // Its connection may be closed for the next one before the preamble is sent.
                 assertThat(stranger.getInputStream().readNBytes(SealedChannel.PREAMBLE_BYTES))
                         .hasSize(SealedChannel.PREAMBLE_BYTES);
-                // Nor may it be before the first bytes are read.
+                // It may also be closed before its first bytes are read, which then are not refused.
                 awaitRefused(access, Arrays.equals(said, signatureOfZeroMq) ? 1 : 0);
                 assertThat(ask(access("s", HOST), port))
                         .usingRecursiveComparison()

@@ -279,7 +279,7 @@ class ZeroMqPeerChannelTest {
                 try {
                     Socket socket = deaf.accept();
                     accepted.complete(socket);
-                    Zmtp zmtp = Zmtp.over(socket, PeerAccess.everyone(), true, 1, 1);
+                    Zmtp zmtp = Zmtp.over(socket, PeerAccess.everyone(), false, 1, 1);
                     zmtp.handshake("ROUTER", Set.of("DEALER"));
                 } catch (IOException e) {
                     accepted.completeExceptionally(e);

@@ -19,8 +19,8 @@ import java.util.function.Supplier;
 /**
  * Received tensors that wait to be taken.
  *
- * <p>A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory
- * comes from the buffer, which may be a device's, then from the pool, which is the host's; when both are full, the sender waits.
+ * <p>A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory comes from the buffer,
+ * which may be a device's, then from the pool, which is the host's; when both are full, the sender waits.
  */
 final class ReceiveStore implements AutoCloseable {
     /** Unwanted groups that are remembered. */

@@ -110,7 +110,7 @@ final class SendStore implements AutoCloseable {
         long left = timeout.toNanos();
         try {
             while (true) {
-                // Again after each wait, which releases the lock.
+                // Again after each wait, which releases the monitor.
                 Account own = accounts.computeIfAbsent(to, _ -> new Account());
                 own.lastUse = ticker.nanos();
                 if (own.givenUp.contains(ReceiveStore.Key.group(tensorId))) {

@@ -427,7 +427,7 @@ class P2pEndpointTest {
                             HOST, taker.address().port(), friend.address().toString(), SOON, () -> {}))
                     .isInstanceOf(MessageException.class);
         }
-        // A stranger may find that it is none before it is counted.
+        // A stranger may see the end of its connection before it is counted.
         until(() -> taker.stats().get(Count.REFUSED_PEERS) >= 2);
         assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(1);
         send(friend, taker, "r#1", 1000, 3);
