@@ -63,6 +63,15 @@ final class PromptLoad extends Load {
         return prompt;
     }
 
+    /** The prefill instance keeps the prompt until each decode rank has its answer, or has released it. */
+    @Override
+    protected void unwanted() {
+        if (isReported()) {
+            Wish release = Wish.release(wish.requestId(), wish.source(), wish.prefix(), local.now());
+            receiver.happened(() -> receiver.start(release, local.now()));
+        }
+    }
+
     /** The prefill ranks that have this rank's heads and layers, or may have. */
     private List<PeerAddress> ranks(Engine engine) throws TransferException {
         List<PeerAddress> ranks = new ArrayList<>();

@@ -42,7 +42,7 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     }
 
     boolean isBusy() {
-        return !isEmpty() || !stopping.isEmpty();
+        return !isEmpty() || !stopping.isEmpty() || hasEvents();
     }
 
     /** Goes on as far as possible. */

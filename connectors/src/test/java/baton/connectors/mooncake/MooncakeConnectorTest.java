@@ -66,6 +66,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -94,6 +95,9 @@ class MooncakeConnectorTest {
 
     /** What becomes of questions on their way to all engines. */
     private UnaryOperator<byte[]> arriving = message -> message;
+
+    /** Holds answers of registries back until it is complete. */
+    private CompletableFuture<?> registriesAnswer = CompletableFuture.completedFuture(null);
 
     private int requests;
 
@@ -139,7 +143,8 @@ class MooncakeConnectorTest {
                         message -> arriving.apply(message),
                         answers,
                         questions::add,
-                        afterAnswer));
+                        afterAnswer,
+                        () -> registriesAnswer));
         FakeEngine engine = new FakeEngine(
                 connector,
                 new ConnectorContext(
@@ -170,7 +175,8 @@ class MooncakeConnectorTest {
             UnaryOperator<byte[]> messages,
             UnaryOperator<byte[]> answers,
             Consumer<Question> beforeArrival,
-            Consumer<Question> afterAnswer)
+            Consumer<Question> afterAnswer,
+            Supplier<CompletableFuture<?>> registriesAnswer)
             implements MooncakeExchange {
         @Override
         public PeerAddress listen(String host, Consumer<Question> arrived) throws MessageException {
@@ -223,7 +229,7 @@ class MooncakeConnectorTest {
 
         @Override
         public CompletableFuture<EngineTable> query(PeerAddress registry, Duration timeout) {
-            return exchange.query(registry, timeout);
+            return exchange.query(registry, timeout).thenCombine(registriesAnswer.get(), (table, _) -> table);
         }
 
         @Override
@@ -544,6 +550,24 @@ class MooncakeConnectorTest {
         reports.add(decode.idleStep());
         decode.end(running, RequestEnd.ABORTED);
         until(List.of(prefill, decode), running::isFreed);
+    }
+
+    /** By the time limits alone prefill would keep them for the ten minutes of {@code abort_request_timeout}. */
+    @Test
+    void prefillFreesBlocksOfALoadThatIsCancelledBeforeTheRegistryAnswers() {
+        access = Map.of("load_timeout", 60);
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 600, reply -> reply);
+        JsonFields params = prefilled(prefill, 10);
+        registriesAnswer = new CompletableFuture<>();
+        Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+        reports.add(decode.idleStep());
+        decode.end(running, RequestEnd.ABORTED);
+        until(List.of(prefill, decode), running::isFreed);
+        assertThat(questions).isEmpty();
+        assertThat(registriesAnswer.complete(null)).isTrue();
+        until(List.of(prefill, decode), () -> prefill.usedBlocks() == 0 && !decode.hasPendingWork());
+        assertThat(questions).hasSize(1);
     }
 
     /** It takes the question and says nothing, whatever it is asked. */
