@@ -60,6 +60,7 @@ final class TokenComments implements StreamPosition {
 
     @Override
     public boolean resume(MultiMap headers) {
+        status = 200;
         return headers.contains(Headers.STREAM);
     }
 

@@ -511,6 +511,14 @@ class ContinuedStreamsTest {
     }
 
     @Test
+    void anErrorThatBreaksOffLeavesNoStatusForTheAnswerThatContinues() throws Exception {
+        decode.behaviour = tokensAndNoMore(":t 0 11\n\n:status 500\n\n{\"error\":");
+        other.behaviour = tokensAndThen(":t 0 13\n\n", RouterFixture.ANSWER);
+
+        assertIsTheAnswer(fixture.post(router(decode, other), WHOLE));
+    }
+
+    @Test
     void fewInstancesFailWithOneWholeAnswerWithoutATokenInBetween() throws Exception {
         FakeInstance third = fixture.instance();
         FakeInstance fourth = fixture.instance();
