@@ -39,6 +39,7 @@ final class DecodeRelay implements Leg.Receiver {
     private @Nullable Instance refusing;
 
     private @Nullable SseFramer framer;
+    private boolean sendsEvents;
 
     /** Bytes of the answer until its declared length is reached; negative without a declared length. */
     private long undelivered = -1;
@@ -66,56 +67,27 @@ final class DecodeRelay implements Leg.Receiver {
     @Override
     public void onHead(Leg leg, HttpClientResponse head) {
         this.head = head;
-        if (continues) {
-            onHeadOfContinuation(leg, head);
-            return;
-        }
-        // The instance is stopping or overloaded; another may take the request.
-        if (head.statusCode() == 503 && request.hasOtherDecode()) {
-            leg.fail(Kind.REFUSED, "HTTP 503");
-            return;
-        }
-        if (isStream(head) || hasTokenIds(head)) {
-            framer = new SseFramer();
-            position.ifPresent(answer -> answer.begin(head.headers()));
-            return;
-        }
-        readLength(head);
-    }
-
-    private void readLength(HttpClientResponse head) {
-        String length = head.getHeader(HttpHeaders.CONTENT_LENGTH);
-        if (length != null && length.matches("\\d{1,18}")) {
-            undelivered = Long.parseLong(length);
-        }
-    }
-
-    private static boolean isStream(HttpClientResponse head) {
         String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
-        return type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17);
-    }
-
-    private boolean sendsEvents() {
-        return head != null && isStream(head);
-    }
-
-    /** Whether they come before a whole answer. */
-    private boolean hasTokenIds(HttpClientResponse head) {
-        return isWhole && head.headers().contains(Headers.STREAM);
-    }
-
-    private void onHeadOfContinuation(Leg leg, HttpClientResponse head) {
-        if (head.statusCode() == 503) {
+        sendsEvents = type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17);
+        boolean isFramed = sendsEvents || (isWhole && head.headers().contains(Headers.STREAM));
+        int status = head.statusCode();
+        // The instance is stopping or overloaded; another may take the request.
+        if (status == 503 && (continues || request.hasOtherDecode())) {
             leg.fail(Kind.REFUSED, "HTTP 503");
-        } else if (head.statusCode() == 200
-                && (isStream(head) || hasTokenIds(head))
-                && position.filter(answer -> answer.resume(head.headers())).isPresent()) {
-            framer = new SseFramer();
-        } else if (head.statusCode() == 200 && isWhole) {
-            readLength(head);
-        } else {
+        } else if (continues && !(status == 200 && (isFramed || isWhole) && resumes(head))) {
             refusing = leg.instance();
+        } else if (isFramed) {
+            framer = new SseFramer();
+            position.filter(_ -> !continues).ifPresent(answer -> answer.begin(head.headers()));
+        } else {
+            String length = head.getHeader(HttpHeaders.CONTENT_LENGTH);
+            undelivered = length != null && length.matches("\\d{1,18}") ? Long.parseLong(length) : -1;
         }
+    }
+
+    /** Whether the answer is the rest of a stream, or a whole one, which has no token ids if it comes at once. */
+    private boolean resumes(HttpClientResponse head) {
+        return position.filter(answer -> answer.resume(head.headers())).isPresent() || isWhole;
     }
 
     @Override
@@ -207,7 +179,7 @@ final class DecodeRelay implements Leg.Receiver {
             position.ifPresent(stream -> stream.release(held));
             held.forEach(this::add);
             Buffer end = framer.rest();
-            if (!sendsEvents() && ready.length() == 0 && !report.hasFirstByte()) {
+            if (!sendsEvents && ready.length() == 0 && !report.hasFirstByte()) {
                 client.headers().set(HttpHeaders.CONTENT_LENGTH, Integer.toString(end.length()));
             }
             add(end);
@@ -229,7 +201,7 @@ final class DecodeRelay implements Leg.Receiver {
         }
         boolean _ = writeReady();
         // An event behind a part of another one would belong to that; a client drops the part at the connection's end.
-        boolean isPart = framer != null && sendsEvents() ? framer.insideEvent() : isWhole && report.hasFirstByte();
+        boolean isPart = framer != null && sendsEvents ? framer.insideEvent() : isWhole && report.hasFirstByte();
         if (failure.kind() != Kind.CLIENT_STALLED && (continues || framer != null) && !isPart) {
             position.ifPresent(StreamPosition::drop);
             request.streamBrokenOff(failure);
@@ -248,7 +220,7 @@ final class DecodeRelay implements Leg.Receiver {
         if (event.length() > 0) {
             writeHead();
             ready.appendBuffer(event);
-            readyEvents += sendsEvents() ? 1 : 0;
+            readyEvents += sendsEvents ? 1 : 0;
         }
     }
 
@@ -278,8 +250,11 @@ final class DecodeRelay implements Leg.Receiver {
         if (report.hasFirstByte() || head == null) {
             return;
         }
-        report.firstByte(sent, sendsEvents() && head.statusCode() == 200);
-        client.status(hasTokenIds(head) ? position.map(StreamPosition::status).orElse(200) : head.statusCode());
+        report.firstByte(sent, sendsEvents && head.statusCode() == 200);
+        client.status(
+                framer == null || sendsEvents
+                        ? head.statusCode()
+                        : position.map(StreamPosition::status).orElse(200));
         Headers.toClient(head.headers(), client.headers());
         if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
             client.chunked();
