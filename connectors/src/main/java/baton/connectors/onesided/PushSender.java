@@ -112,7 +112,7 @@ public final class PushSender {
         for (PushTarget target : targets) {
             if (target.isRegisteredAs(registration.attempt(), from)
                     && (!target.hasFailed() || registration.permit().isPresent())) {
-                target.accept();
+                target.accept(context.ticker().nanos());
                 return;
             }
             // Where one has failed, this is the next attempt; it is answered after that one.

@@ -50,6 +50,9 @@ final class PushTarget extends Push {
     /** Peers that were connected before this are not asked: their connection may have ended. */
     private long since;
 
+    /** When the registration last came. */
+    private long registered;
+
     private Optional<PeerEngine> engine = Optional.empty();
     private Optional<RemoteRank> remote = Optional.empty();
     private Optional<BlockMapping> map = Optional.empty();
@@ -78,6 +81,7 @@ final class PushTarget extends Push {
         this.registration = registration;
         this.agentName = agentName;
         this.since = now;
+        this.registered = now;
     }
 
     PushRegistration registration() {
@@ -116,7 +120,8 @@ final class PushTarget extends Push {
     }
 
     /** Answers a registration that has come again, if the request has come too. vLLM peers have no message for this. */
-    void accept() {
+    void accept(long now) {
+        registered = now;
         if (isBaton() && !hasFailed() && source().isPresent()) {
             var _ = notify(new PushAccepted(registration.attempt()));
         }
@@ -147,7 +152,22 @@ final class PushTarget extends Push {
             // An instance that has ended its connection relies on writes having stopped.
             return Optional.of("the decode instance has disconnected");
         }
+        if (isForgotten(now)) {
+            leftAlone = true;
+            return Optional.of("its registration is not repeated");
+        }
         return isDisconnected() && !isToReconnect(now) ? Optional.of("the decode instance is gone") : Optional.empty();
+    }
+
+    /** Whether its prompt has not come, and neither has its registration for as long as a target with a permit registers several times. */
+    private boolean isForgotten(long now) {
+        return registration.permit().isPresent()
+                && now - registered
+                        >= context.settings()
+                                .heartbeatInterval()
+                                .multipliedBy(OneSidedSettings.HEARTBEATS_OF_LEASE)
+                                .toNanos()
+                && source().isEmpty();
     }
 
     @Override

@@ -42,6 +42,7 @@ import tools.jackson.databind.node.ObjectNode;
     "NixlPushConnector, NixlPushConnector"
 })
 class WrittenBlocksTest {
+    private static final Duration LEASE = Duration.ofSeconds(31);
     private static final int HEADS = 2;
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
     private static final int PORT = 7100;
@@ -644,6 +645,33 @@ class WrittenBlocksTest {
         ticker.advance(Duration.ofSeconds(6));
         completes(running, 0);
         allBlocksAreBack();
+    }
+
+    @Test
+    void aPushWhoseCancellationIsLostIsForgotten() {
+        Running running = registered("r");
+        net.loseMessages(true);
+        decode.end(running, RequestEnd.ABORTED);
+        steps(2);
+        net.loseMessages(false);
+        assertThat(running.isFreed()).isTrue();
+        assertThat(prefill.scheduler().hasPendingWork()).isTrue();
+        ticker.advance(LEASE);
+        steps(2);
+        assertThat(prefill.scheduler().hasPendingWork()).isFalse();
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aPushThatWasForgottenIsMadeAfterReRegistration() {
+        Running running = registered("r");
+        ticker.advance(LEASE);
+        step(prefill);
+        assertThat(running.isLoading()).isTrue();
+        steps(2);
+        prefills("r");
+        completes(running, 8);
+        allBlocksAreBackAndNothingIsRejected();
     }
 
     @Test
