@@ -10,6 +10,8 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -19,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class TokenComments implements StreamPosition {
     private static final int MOST_HELD = 256 << 10;
-    private static final String STATUS = ":status ";
+    private static final Pattern STATUS = Pattern.compile(":status ([45][0-9]{2})\\s+");
 
     private static final class Choice {
         private int[] tokens = new int[64];
@@ -105,8 +107,9 @@ final class TokenComments implements StreamPosition {
             isExact = true;
             return;
         }
-        if (event.length() < 16 && event.toString().startsWith(STATUS)) {
-            status = Integer.parseInt(event.toString().strip(), STATUS.length(), STATUS.length() + 3, 10);
+        Matcher error = STATUS.matcher(event.length() < 16 ? event.toString() : "");
+        if (error.matches()) {
+            status = Integer.parseInt(error.group(1));
             return;
         }
         held.add(event);
