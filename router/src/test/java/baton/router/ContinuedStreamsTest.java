@@ -99,6 +99,18 @@ class ContinuedStreamsTest {
         return fixture.metric(router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"lost\"}");
     }
 
+    private void assertIsContinuedBehindTwoTokens(Router router) throws Exception {
+        JsonNode expected = MAPPER.readTree(
+                "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9,\"choices\":[{\"index\":0,\"token_ids\":[11,12]}]}");
+        assertThat(continued(other.only())).isEqualTo(expected);
+        assertThat(continued(prefill.received.getLast())).isEqualTo(expected);
+        assertThat(continued(router)).isEqualTo(1);
+        assertThat(fixture.metric(router, "baton:router_stream_pause_seconds_count"))
+                .isEqualTo(1);
+        assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
+                .isEqualTo(1);
+    }
+
     private static String error(HttpResponse<String> answer) {
         String last = answer.body().strip();
         return MAPPER.readTree(last.substring(last.lastIndexOf("data: ") + 6))
@@ -120,15 +132,7 @@ class ContinuedStreamsTest {
         assertThat(prefill.received).hasSize(2);
         assertThat(prefill.received.getFirst().headers().contains("X-Baton-Token-Ids"))
                 .isFalse();
-        JsonNode expected = MAPPER.readTree(
-                "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9,\"choices\":[{\"index\":0,\"token_ids\":[11,12]}]}");
-        assertThat(continued(other.only())).isEqualTo(expected);
-        assertThat(continued(prefill.received.getLast())).isEqualTo(expected);
-        assertThat(continued(router)).isEqualTo(1);
-        assertThat(fixture.metric(router, "baton:router_stream_pause_seconds_count"))
-                .isEqualTo(1);
-        assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
-                .isEqualTo(1);
+        assertIsContinuedBehindTwoTokens(router);
         assertThat(fixture.get(router, "/v1/requests/mine/explain", "Accept", "text/plain")
                         .body())
                 .contains(decode.uri() + " broke off")
@@ -488,15 +492,7 @@ class ContinuedStreamsTest {
 
         assertIsTheAnswer(fixture.post(router, WHOLE));
 
-        JsonNode expected = MAPPER.readTree(
-                "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9,\"choices\":[{\"index\":0,\"token_ids\":[11,12]}]}");
-        assertThat(continued(other.only())).isEqualTo(expected);
-        assertThat(continued(prefill.received.getLast())).isEqualTo(expected);
-        assertThat(continued(router)).isEqualTo(1);
-        assertThat(fixture.metric(router, "baton:router_stream_pause_seconds_count"))
-                .isEqualTo(1);
-        assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
-                .isEqualTo(1);
+        assertIsContinuedBehindTwoTokens(router);
     }
 
     @Test
