@@ -8,17 +8,14 @@ import baton.server.ServerFixture.RawClient;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 
 class AccessLogTest {
     private final BlockingQueue<String> lines = new LinkedBlockingQueue<>();
-    private final ServerFixture fixture = new ServerFixture(config -> config.accessLog(lines::add));
 
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
+    @AutoClose
+    private final ServerFixture fixture = new ServerFixture(config -> config.accessLog(lines::add));
 
     @Test
     void aRequestHasOneAccessLogLine() throws Exception {

@@ -11,7 +11,7 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.OptionalInt;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -20,12 +20,8 @@ import tools.jackson.databind.JsonNode;
 class ChatTest {
     private static final String HELLO = "\"messages\":[{\"role\":\"user\",\"content\":\"Item 7?\"}]";
 
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture(config -> config.toolCallParser("hermes"));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void answersWithTheShapeOfOpenAiAndVllm() throws Exception {

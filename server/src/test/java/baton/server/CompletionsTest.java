@@ -19,17 +19,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 
 class CompletionsTest {
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture();
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void answersWithTheShapeOfOpenAiAndVllm() throws Exception {

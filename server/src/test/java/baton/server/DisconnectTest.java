@@ -16,19 +16,15 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Clients that disconnect or do not read, and a server that drains and closes. */
 class DisconnectTest {
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture(config -> config.maxPendingBytes(200_000));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void aDisconnectAbortsAWaitingRequest() throws Exception {

@@ -19,20 +19,16 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
 class EndpointsTest {
+    @AutoClose
     private final ServerFixture fixture =
             new ServerFixture(config -> config.servedModelNames(List.of("tiny-ledger", "org/other name")));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void models() throws Exception {

@@ -8,7 +8,7 @@ import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -18,12 +18,8 @@ class FormatsTest {
             "/v1/completions", "\"prompt\":\"a\"",
             "/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]");
 
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture();
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     private void check(String fields, Optional<OutputFormat> format) throws Exception {
         fixture.engine.answers("x");

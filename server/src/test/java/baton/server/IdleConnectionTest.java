@@ -5,18 +5,14 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.FinishReason;
 import baton.server.ServerFixture.RawClient;
 import java.time.Duration;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 
 class IdleConnectionTest {
     private static final String GET = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture(config -> config.idleTimeout(Duration.ofSeconds(2)));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void anIdleConnectionIsClosed() throws Exception {

@@ -17,7 +17,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -30,13 +30,10 @@ class LongTextTest {
     private static final String SENTENCE = "Cora keeps the gold coin inside the green box. ";
 
     private final List<String> lines = new CopyOnWriteArrayList<>();
+
+    @AutoClose
     private final ServerFixture fixture =
             new ServerFixture(config -> config.trustRequestChatTemplate(true).accessLog(lines::add));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @ParameterizedTest
     @CsvSource(delimiter = '|', textBlock = """

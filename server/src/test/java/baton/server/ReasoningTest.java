@@ -16,7 +16,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
@@ -26,13 +26,9 @@ class ReasoningTest {
     private static final String ASKED = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]";
     private static final String[] ANSWER = {"<think>", "Hm", ".", "</think>", "Seven", "."};
 
+    @AutoClose
     private final ServerFixture fixture =
             new ServerFixture(config -> config.reasoningParser("qwen3").toolCallParser("hermes"));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     private JsonNode answer(String path, String fields) throws Exception {
         HttpResponse<String> response = fixture.post(path, "{" + fields + "}");

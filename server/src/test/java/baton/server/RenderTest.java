@@ -3,18 +3,14 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import java.net.http.HttpResponse;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 
 /** Prompts as token ids, at {@code /v1/completions/render} and {@code /v1/chat/completions/render}. */
 class RenderTest {
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture();
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     private JsonNode ids(String text, boolean withSpecialTokens) {
         return ServerFixture.MAPPER.valueToTree(fixture.engine.tokenizer().encode(text, withSpecialTokens));

@@ -18,7 +18,7 @@ import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
@@ -49,12 +49,8 @@ class RequestFieldsTest {
              "ec_transfer_params": {"a": 1}, "vllm_xargs": {"a": 1}, "guided_decoding_backend": "outlines"}
             """;
 
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture(config -> config.trustRequestChatTemplate(true));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     private static String resource(String name) throws IOException {
         try (InputStream in = Objects.requireNonNull(RequestFieldsTest.class.getResourceAsStream(name))) {

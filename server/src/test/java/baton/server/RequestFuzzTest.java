@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
@@ -92,15 +92,12 @@ class RequestFuzzTest {
 
     private final long seed = Long.getLong("tests.seed", System.nanoTime());
     private final Random random = new Random(seed);
+
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture(config -> config.trustRequestChatTemplate(true)
             .toolCallParser("hermes")
             .reasoningParser("qwen3")
             .accessLog(line -> {}));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void everyRandomBodyIsAnsweredAndTheServerGoesOn() throws Exception {

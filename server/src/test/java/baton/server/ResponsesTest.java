@@ -14,19 +14,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
 class ResponsesTest {
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture();
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void answersWithTheShapeOfOpenAiAndVllm() throws Exception {

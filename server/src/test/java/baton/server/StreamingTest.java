@@ -14,18 +14,14 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 class StreamingTest {
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture();
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     /** Each event is read before the next one is made, so no event is delayed until the next. */
     @Test

@@ -8,7 +8,7 @@ import baton.engine.TokenLogprobs.Candidate;
 import java.net.http.HttpResponse;
 import java.util.ArrayList;
 import java.util.List;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -23,12 +23,8 @@ class ToolCallsTest {
         "Well.", "<tool_call>", "\n{\"name\": \"f\", \"arguments\": {", "\"a\": ", "1}}", "\n</tool_call>"
     };
 
+    @AutoClose
     private final ServerFixture fixture = new ServerFixture(config -> config.toolCallParser("hermes"));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     private JsonNode answer(String more) throws Exception {
         HttpResponse<String> response = fixture.post(CHAT, "{" + TOOLS + more + "}");

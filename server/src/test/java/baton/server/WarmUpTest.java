@@ -15,7 +15,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 
 /** When a server with a warm-up is ready, and its answers until then. */
@@ -23,13 +23,10 @@ class WarmUpTest {
     private static final String COMPLETION = "{\"prompt\":\"Once\",\"max_tokens\":1}";
 
     private final List<String> accessLog = new CopyOnWriteArrayList<>();
+
+    @AutoClose
     private final ServerFixture fixture =
             new ServerFixture(config -> config.warmUp(Duration.ofHours(1)).accessLog(accessLog::add));
-
-    @AfterEach
-    void close() {
-        fixture.close();
-    }
 
     @Test
     void theServerIsNotReadyBeforeTheWarmUpHasEnded() throws Exception {
