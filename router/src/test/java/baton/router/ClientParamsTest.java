@@ -11,7 +11,7 @@ import baton.router.policy.PolicySettings;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -24,14 +24,11 @@ class ClientParamsTest {
             + "\"remote_port\":80,\"prompt_token_ids\":[1,2]}";
     private static final String PLAIN = "{\"prompt\":\"hello\",\"max_tokens\":9}";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     private Router router(String flow, LocalPrefill local, boolean trust) {
         return fixture.start(TestConfigs.router(

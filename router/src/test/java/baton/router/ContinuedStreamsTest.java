@@ -23,7 +23,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.BiConsumer;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -43,7 +43,9 @@ class ContinuedStreamsTest {
     private static final String DONE = "data: [DONE]\n\n";
     private static final String WHOLE = "{\"prompt\":\"hello\"}";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private FakeInstance prefill;
     private FakeInstance decode;
     private FakeInstance other;
@@ -54,11 +56,6 @@ class ContinuedStreamsTest {
         decode = fixture.instance();
         other = fixture.instance();
         other.behaviour = whole(SECOND + ":t 0 13 end\n\n" + DONE);
-    }
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
     }
 
     private Router router(FakeInstance... decodes) {

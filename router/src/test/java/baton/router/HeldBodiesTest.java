@@ -8,7 +8,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Isolated;
 
@@ -19,12 +19,8 @@ class HeldBodiesTest {
     private static final int BODY_BYTES = 200_000;
     private static final String EVENT = "data: {}\n\n";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
-
-    @AfterEach
-    void close() throws Exception {
-        fixture.close();
-    }
 
     @Test
     void aStreamHoldsOneBody() throws Exception {

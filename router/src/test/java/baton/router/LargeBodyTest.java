@@ -25,7 +25,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -43,12 +43,8 @@ class LargeBodyTest {
             16 << 20,
             100);
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
-
-    @AfterEach
-    void close() throws Exception {
-        fixture.close();
-    }
 
     @ParameterizedTest
     @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})

@@ -10,7 +10,7 @@ import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -23,7 +23,9 @@ class LearntGoalsTest {
 
     private static final int LARGE = 16 << 10;
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     /** Of the router. What instances take passes on it only, however busy the machine is. */
     private final VirtualTicker ticker = new VirtualTicker();
 
@@ -46,11 +48,6 @@ class LearntGoalsTest {
                     Duration.ofMillis(computed ? 1 : Math.max(1, request.body().length() * 20 / 1024)));
             FakeInstance.events(response, "data: {\"choices\":[]}\n\n").end("data: [DONE]\n\n");
         };
-    }
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
     }
 
     private HttpResponse<String> ask(Router router, int bytes) throws Exception {

@@ -9,7 +9,7 @@ import baton.router.policy.LocalPrefill;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -20,14 +20,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 class LocalPrefillTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9,\"stream\":false}";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     private Router router(String flow, List<FakeInstance> prefills, LocalPrefill policy) {
         return fixture.router(flow, prefills, List.of(decode), Optional.empty(), policy);

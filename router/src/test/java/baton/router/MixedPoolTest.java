@@ -13,7 +13,7 @@ import java.net.http.HttpResponse;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import tools.jackson.databind.JsonNode;
@@ -26,12 +26,8 @@ class MixedPoolTest {
     private static final String BLOCKS =
             "{\"kv_transfer_params\":{\"do_remote_prefill\":true,\"remote_engine_id\":\"e\",\"remote_host\":\"127.0.0.1\",\"remote_port\":5600,\"remote_block_ids\":[1],\"remote_request_id\":\"r\",\"tp_size\":1}}";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     /** Tells its connector, as Baton's do. */
     private FakeInstance baton(String connector, String params) {

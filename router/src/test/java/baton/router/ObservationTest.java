@@ -15,7 +15,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -28,14 +28,11 @@ class ObservationTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final String BODY = "{\"prompt\":\"a secret\",\"stream\":false}";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     private Router router(List<FakeInstance> prefills, LocalPrefill local) {
         return fixture.router(ContentKeyedFlow.NAME, prefills, List.of(decode), Optional.empty(), local);

@@ -8,7 +8,7 @@ import baton.router.policy.PolicySettings;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -17,14 +17,11 @@ import org.junit.jupiter.api.Timeout;
 class PolicyTest {
     private static final int RECORDED = 10_000;
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final List<FakeInstance> prefills = List.of(fixture.instance(), fixture.instance(), fixture.instance());
     private final List<FakeInstance> decodes = List.of(fixture.instance(), fixture.instance(), fixture.instance());
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     private Router router(String policy, LocalPrefill local) {
         return fixture.start(TestConfigs.router(

@@ -24,7 +24,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -42,17 +42,14 @@ class PushFlowTest {
             "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
                     + "\"remote_engine_id\":\"engine-1\",\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2,\"pp_size\":1";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
 
     PushFlowTest() {
         prefill.behaviour = FakeInstance.json(200, PREFILLED);
-    }
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
     }
 
     private Router router(List<FakeInstance> prefills, List<FakeInstance> decodes) {

@@ -8,7 +8,7 @@ import java.net.URI;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -20,14 +20,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 class RenderedPromptTest {
     private static final String CHAT = "/v1/chat/completions";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     private Router router() {
         return fixture.router(

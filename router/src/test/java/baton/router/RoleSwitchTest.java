@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.BiConsumer;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import tools.jackson.databind.JsonNode;
@@ -31,15 +31,12 @@ class RoleSwitchTest {
     private static final String FIRST = "data: {\"text\":\"a\"}\n\n";
     private static final String LAST = ":t 0 13 end\n\ndata: [DONE]\n\n";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
     private final FakeInstance other = fixture.instance();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     /** With two prefill instances and one decode instance. */
     private Router router(Duration proof) {

@@ -23,7 +23,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -44,18 +44,15 @@ class RouterTest {
     /** Probes so rarely that health changes by failed requests only. */
     private static final RouterConfig.Limits NO_PROBES = RouterFixture.LIMITS.withProbeInterval(Duration.ofHours(1));
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
 
     @BeforeEach
     void behave() {
         prefill.behaviour = FakeInstance.json(200, PREFILLED);
-    }
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
     }
 
     private Router router() {

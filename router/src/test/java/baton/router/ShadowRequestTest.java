@@ -10,7 +10,7 @@ import io.vertx.core.http.HttpServerResponse;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.BiConsumer;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -23,14 +23,11 @@ class ShadowRequestTest {
     private static final String STREAM =
             "data: {\"choices\":[{\"text\":\"an \"}]}\n\ndata: {\"choices\":[{\"text\":\"answer\"}]}\n\ndata: [DONE]\n\n";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private final FakeInstance prefill = fixture.instance();
     private final FakeInstance decode = fixture.instance();
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
-    }
 
     private Router router(double share) {
         return fixture.start(RouterFixture.config(

@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -29,7 +29,9 @@ class WaitingRequestsTest {
     private static final String ADMIN_KEY = "an-admin-key";
     private static final String RUNNING = "baton:router_requests_running";
 
+    @AutoClose
     private final RouterFixture fixture = new RouterFixture();
+
     private FakeInstance prefill;
     private FakeInstance decode;
 
@@ -37,11 +39,6 @@ class WaitingRequestsTest {
     void startInstances() {
         prefill = fixture.instance();
         decode = fixture.instance();
-    }
-
-    @AfterEach
-    void stopAll() throws Exception {
-        fixture.close();
     }
 
     private Router router(RouterConfig.Limits limits, LocalPrefill localPrefill, FakeInstance... decodes) {
