@@ -18,7 +18,7 @@ import java.util.TreeSet;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -35,6 +35,7 @@ class ObservabilityTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
+    @AutoClose
     private static final StandInCollector COLLECTOR = new StandInCollector();
 
     @SuppressWarnings("NullAway.Init")
@@ -61,11 +62,6 @@ class ObservabilityTest {
                 "40",
                 "--otlp-traces-endpoint",
                 endpoint);
-    }
-
-    @AfterAll
-    static void stop() {
-        COLLECTOR.close();
     }
 
     private static List<Received> trace(String id) throws InterruptedException {

@@ -27,7 +27,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -56,6 +56,7 @@ class VllmFaultsTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
+    @AutoClose
     @SuppressWarnings("NullAway.Init")
     private static MixedFleet fleet;
 
@@ -90,13 +91,6 @@ class VllmFaultsTest {
                                         .put("cache_salt", "alone")
                                         .toString())
                         .tokenIds());
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (fleet != null) {
-            fleet.close();
-        }
     }
 
     @Test

@@ -11,7 +11,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.DoubleStream;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -43,6 +43,7 @@ abstract class VllmHalvesContract {
     private final String dtype;
     private final double resolution;
 
+    @AutoClose
     @SuppressWarnings("NullAway.Init")
     private MixedFleet fleet;
 
@@ -76,13 +77,6 @@ abstract class VllmHalvesContract {
     @BeforeAll
     void start() throws Exception {
         fleet = MixedFleet.start(instances, Vllm.Setup.of(dtype));
-    }
-
-    @AfterAll
-    void stop() throws Exception {
-        if (fleet != null) {
-            fleet.close();
-        }
     }
 
     @Test

@@ -8,8 +8,8 @@ import baton.cli.Instances.Reply;
 import baton.cli.MixedPrompts.Asked;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
-import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -38,6 +38,7 @@ class VllmPeerTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
+    @AutoClose
     @SuppressWarnings("NullAway.Init")
     private static MixedFleet fleet;
 
@@ -65,13 +66,6 @@ class VllmPeerTest {
     void vllmComesToRest() throws Exception {
         vllm.awaitRest();
         assertThat(vllm.log()).doesNotContain("EngineDeadError");
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (fleet != null) {
-            fleet.close();
-        }
     }
 
     /** What vLLM answers alone: with a salt of its own nothing of it is in a cache. */
