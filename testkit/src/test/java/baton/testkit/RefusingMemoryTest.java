@@ -16,19 +16,16 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 
 class RefusingMemoryTest {
+    @AutoClose
     private final Arena arena = Arena.ofConfined();
+
     private final MemorySegment bytes = arena.allocate(64);
     private final MemorySegment host = arena.allocate(64);
     private final RefusingMemory device = new RefusingMemory(bytes);
-
-    @AfterEach
-    void end() {
-        arena.close();
-    }
 
     @Test
     void aPoolOfADeviceHasOffsetsButNoBytes() {

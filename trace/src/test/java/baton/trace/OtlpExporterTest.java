@@ -16,7 +16,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -26,12 +26,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 class OtlpExporterTest {
     private static final String TRACE = "4bf92f3577b34da6a3ce929d0e0e4736";
 
+    @AutoClose
     private final StandInCollector collector = new StandInCollector();
-
-    @AfterEach
-    void stop() {
-        collector.close();
-    }
 
     private static OtlpSettings settings(URI endpoint, int queued, int batch) {
         return new OtlpSettings(endpoint, "baton-test", queued, batch, Duration.ZERO, Duration.ofSeconds(60));

@@ -11,7 +11,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.OptionalInt;
 import java.util.Set;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInstance;
@@ -19,6 +19,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 class DataSetTest {
+    @AutoClose
     private BenchTokenizer tokens;
 
     @TempDir
@@ -27,11 +28,6 @@ class DataSetTest {
     @BeforeAll
     void load() {
         tokens = new ModelTokens(Path.of("..", "models", "tiny-ledger"));
-    }
-
-    @AfterAll
-    void close() {
-        tokens.close();
     }
 
     @Test

@@ -33,7 +33,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 
 /** Steps with saves of layers that have a window of two blocks. */
@@ -45,6 +45,8 @@ class StoreSchedulerTest {
     private final VirtualTicker ticker = new VirtualTicker();
     private final StoreFormat format = new StoreFormat(new ModelFingerprint("m", "00"), LAYOUT, 1, 1, 1);
     private final MapStore slow = new MapStore(format);
+
+    @AutoClose
     private final StoreScheduler scheduler = scheduler(64, OptionalInt.of(2 * BLOCK));
 
     /** Of a layer for each window. */
@@ -72,11 +74,6 @@ class StoreSchedulerTest {
         return new StoreScheduler(
                 context,
                 new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, 0, tenantShare, SECOND)));
-    }
-
-    @AfterEach
-    void close() {
-        scheduler.close();
     }
 
     private FakeKvRequest begun(String id, int firstToken) {

@@ -34,7 +34,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
@@ -49,6 +49,8 @@ class NixlSchedulerTest {
             new ModelFingerprint("fake", "00"),
             LAYOUT,
             ticker);
+
+    @AutoClose
     private final NixlScheduler scheduler = new NixlScheduler(
             context,
             NixlSettings.of(JsonFields.empty(""), Map.of()),
@@ -81,11 +83,6 @@ class NixlSchedulerTest {
                         16,
                         Optional.of(new BlockChecksums.Table(KvDigest.CRC32C, 0)),
                         Optional.empty())));
-    }
-
-    @AfterEach
-    void stop() {
-        scheduler.close();
     }
 
     private static FakeKvRequest request(String id, int length) {

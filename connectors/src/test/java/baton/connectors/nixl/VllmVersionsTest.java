@@ -23,7 +23,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -38,6 +38,8 @@ class VllmVersionsTest {
 
     private final VirtualTicker ticker = new VirtualTicker();
     private final MemoryNet net = new MemoryNet(ticker);
+
+    @AutoClose
     private final FakeEngine prefill = new FakeEngine(
             new NixlConnector(net.runtime()),
             new ConnectorContext(
@@ -60,17 +62,13 @@ class VllmVersionsTest {
                     MODEL,
                     ticker),
             8);
+
     private int requests;
 
     @BeforeEach
     void start() throws Exception {
         decode("127.0.0.2", OLD);
         decode("127.0.0.3", NEW);
-    }
-
-    @AfterEach
-    void stop() {
-        prefill.close();
     }
 
     private static String hash(String version) {

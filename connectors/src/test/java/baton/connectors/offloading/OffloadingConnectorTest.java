@@ -36,7 +36,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicBoolean;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -51,6 +51,7 @@ class OffloadingConnectorTest {
     private final MapStores stores = new MapStores();
     private final Map<String, Object> settings = new HashMap<>(Map.of("cpu_bytes_to_use", 1_000_000));
 
+    @AutoClose
     @SuppressWarnings("NullAway.Init")
     private FakeEngine engine;
 
@@ -67,11 +68,6 @@ class OffloadingConnectorTest {
                 new OffloadingConnector(opener),
                 new ConnectorContext(config.build(), new ModelFingerprint("tiny", "feed"), LAYOUT, ticker),
                 64);
-    }
-
-    @AfterEach
-    void close() {
-        engine.close();
     }
 
     private FakeKvRequest request(int length) {

@@ -9,19 +9,16 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 class ExpertOpsTest {
     private final Random random = new Random(11);
-    private final TestDevice device = new TestDevice();
 
-    @AfterEach
-    void close() {
-        device.close();
-    }
+    @AutoClose
+    private final TestDevice device = new TestDevice();
 
     @ParameterizedTest
     @ValueSource(ints = {1, 5, 255, 700})

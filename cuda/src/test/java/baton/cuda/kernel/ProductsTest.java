@@ -6,7 +6,7 @@ import static org.assertj.core.api.Assertions.within;
 import baton.kv.DType;
 import java.util.Arrays;
 import java.util.Random;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -15,12 +15,9 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** Products of each kernel beside sums in fp64. */
 class ProductsTest {
     private final Random random = new Random(7);
-    private final TestDevice device = new TestDevice();
 
-    @AfterEach
-    void close() {
-        device.close();
-    }
+    @AutoClose
+    private final TestDevice device = new TestDevice();
 
     /** A product with its operands. */
     private record Case(DType type, int rows, int outputs, int inputs, float[] weights, float[] in) {

@@ -10,7 +10,7 @@ import java.util.Random;
 import java.util.function.DoubleBinaryOperator;
 import java.util.function.DoubleUnaryOperator;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -18,12 +18,9 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** Functions of rows beside the same in fp64. */
 class RowOpsTest {
     private final Random random = new Random(5);
-    private final TestDevice device = new TestDevice();
 
-    @AfterEach
-    void close() {
-        device.close();
-    }
+    @AutoClose
+    private final TestDevice device = new TestDevice();
 
     private static void assertClose(float[] results, DType type, double[] expected) {
         // Half a unit in the last place, and the error of fp32 before it is rounded.

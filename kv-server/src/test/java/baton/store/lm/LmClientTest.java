@@ -29,7 +29,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -37,13 +37,10 @@ class LmClientTest {
     @TempDir
     private Path directory;
 
+    @AutoClose
     private final Arena arena = Arena.ofShared();
-    private final Random random = new Random(21);
 
-    @AfterEach
-    void free() {
-        arena.close();
-    }
+    private final Random random = new Random(21);
 
     static LmClient connected(int port) {
         LmClient client = LmClient.open(LmBlockStoreTest.settings(port), Ticker.system());

@@ -9,20 +9,16 @@ import baton.store.lm.LmSettings;
 import java.time.Duration;
 import java.util.UUID;
 import java.util.concurrent.locks.LockSupport;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 
 class LmCacheLmContractTest extends LmCacheStoreContract {
+    @AutoClose
     private static KvServer server;
 
     @BeforeAll
     static void start() throws Exception {
         server = KvServer.start(KvServerSettings.of(0, 64 << 20));
-    }
-
-    @AfterAll
-    static void stop() {
-        server.close();
     }
 
     @Override

@@ -19,7 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -32,6 +32,7 @@ class BootstrapServerTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration TIMEOUT = Duration.ofSeconds(30);
 
+    @AutoClose
     private final MooncakeExchange exchange =
             new SystemExchange(PeerAccess.everyone(), Executors.newVirtualThreadPerTaskExecutor());
 
@@ -41,11 +42,6 @@ class BootstrapServerTest {
     @BeforeEach
     void start() throws MessageException {
         registry = exchange.serve(HOST, 0);
-    }
-
-    @AfterEach
-    void stop() {
-        exchange.close();
     }
 
     private static RankRegistration rank(String engine, int tp, int pp, int port) {

@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Executors;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -27,13 +27,9 @@ class SglangExchangeTest {
     private static final PrefillTopology TOPOLOGY =
             new PrefillTopology(1, 1, 1, 1, Optional.of(16), Optional.empty(), true, PrefillTopology.EARLY);
 
+    @AutoClose
     private final SglangExchange exchange =
             new SglangExchange(PeerAccess.everyone(), Executors.newVirtualThreadPerTaskExecutor(), Ticker.system());
-
-    @AfterEach
-    void close() {
-        exchange.close();
-    }
 
     @Test
     void aRegistryHasItsTopologyAndRanksOfBothFamiliesOfAddresses() throws Exception {

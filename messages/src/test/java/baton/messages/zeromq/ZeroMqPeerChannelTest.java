@@ -33,7 +33,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.zeromq.SocketType;
@@ -46,13 +46,10 @@ class ZeroMqPeerChannelTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration SOON = Duration.ofSeconds(60);
 
+    @AutoClose
     private final ZeroMqPeerChannel channel = new ZeroMqPeerChannel();
-    private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
 
-    @AfterEach
-    void close() {
-        channel.close();
-    }
+    private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
 
     @Test
     void aCallAsksAndTellsOnOneConnection() throws Exception {

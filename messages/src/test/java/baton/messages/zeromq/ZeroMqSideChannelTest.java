@@ -34,7 +34,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.zeromq.SocketType;
@@ -51,12 +51,8 @@ class ZeroMqSideChannelTest {
     private static final int CONVERSATIONS = 6;
     private static final Handler ECHO = frames -> frames;
 
+    @AutoClose
     private final ZeroMqSideChannel channel = new ZeroMqSideChannel();
-
-    @AfterEach
-    void close() {
-        channel.close();
-    }
 
     @Test
     void anAnswerComesBackFrameByFrame() throws Exception {

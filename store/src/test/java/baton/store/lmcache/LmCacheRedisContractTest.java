@@ -8,7 +8,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.UUID;
 import java.util.concurrent.locks.LockSupport;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -16,18 +16,12 @@ class LmCacheRedisContractTest extends LmCacheStoreContract {
     @TempDir
     private static Path directory;
 
+    @AutoClose
     private static RedisServer server;
 
     @BeforeAll
     static void start() throws Exception {
         server = RedisServer.start(directory);
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (server != null) {
-            server.close();
-        }
     }
 
     @Override

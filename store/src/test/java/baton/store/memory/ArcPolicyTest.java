@@ -10,7 +10,7 @@ import baton.store.StoreFormat;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
@@ -21,18 +21,15 @@ class ArcPolicyTest {
 
     private static final int SLOTS = 4;
 
+    @AutoClose
     private final Slab slab = new Slab.Private(Geometry.of(FORMAT, SLOTS * FORMAT.valueBytes(), Eviction.ARC));
+
     private final SlotCache cache = new SlotCache(slab, true);
     private final ArcPolicy policy = (ArcPolicy) cache.policy();
 
     @BeforeEach
     void attach() {
         assertThat(cache.attach()).isTrue();
-    }
-
-    @AfterEach
-    void close() {
-        slab.close();
     }
 
     private static List<BlockHash> keys(int... numbers) {

@@ -12,7 +12,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Random;
 import java.util.UUID;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -22,18 +22,12 @@ class MooncakeServiceTest extends BlockStoreContract {
     @TempDir
     private static Path directory;
 
+    @AutoClose
     private static MooncakeServer server;
 
     @BeforeAll
     static void start() throws Exception {
         server = MooncakeServer.start(directory, Duration.ofMillis(100));
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (server != null) {
-            server.close();
-        }
     }
 
     private static MooncakeBlockStore open(StoreFormat format, String prefix) {

@@ -16,7 +16,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.UUID;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -27,6 +27,8 @@ class NativeContractTest extends BlockStoreContract {
     private static Path directory;
 
     private static Optional<StoreLibrary.Found> library = Optional.empty();
+
+    @AutoClose
     private static MooncakeServer server;
 
     @BeforeAll
@@ -36,13 +38,6 @@ class NativeContractTest extends BlockStoreContract {
             case StoreLibrary.Absent absent -> assumeTrue(false, absent.reason());
         }
         server = MooncakeServer.start(directory, Duration.ofSeconds(5));
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (server != null) {
-            server.close();
-        }
     }
 
     private static MooncakeSetup setup(long segmentBytes) {

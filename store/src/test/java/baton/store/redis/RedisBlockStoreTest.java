@@ -13,7 +13,7 @@ import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -21,18 +21,12 @@ class RedisBlockStoreTest extends BlockStoreContract {
     @TempDir
     private static Path directory;
 
+    @AutoClose
     private static RedisServer server;
 
     @BeforeAll
     static void start() throws Exception {
         server = RedisServer.start(directory);
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (server != null) {
-            server.close();
-        }
     }
 
     static RedisSettings settings(RedisServer server, String prefix, Duration... ttl) {

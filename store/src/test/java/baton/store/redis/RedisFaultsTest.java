@@ -29,7 +29,7 @@ import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.stream.Collectors;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -45,7 +45,9 @@ class RedisFaultsTest {
     @TempDir
     private Path directory;
 
+    @AutoClose
     private final Arena arena = Arena.ofShared();
+
     private final Random random = new Random(11);
     private final VirtualTicker ticker = new VirtualTicker();
     private final Map<String, Double> failures = new HashMap<>();
@@ -53,11 +55,6 @@ class RedisFaultsTest {
     @BeforeEach
     void requireServer() {
         RedisServer.assumeInstalled();
-    }
-
-    @AfterEach
-    void free() {
-        arena.close();
     }
 
     private StoredValues values(int count) {

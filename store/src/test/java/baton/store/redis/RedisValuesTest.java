@@ -21,8 +21,7 @@ import java.util.Map;
 import java.util.Random;
 import java.util.UUID;
 import java.util.stream.Collectors;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -34,26 +33,17 @@ class RedisValuesTest {
     @TempDir
     private static Path directory;
 
+    @AutoClose
     private static RedisServer server;
 
+    @AutoClose
     private final Arena arena = Arena.ofShared();
+
     private final String prefix = "test-" + UUID.randomUUID();
 
     @BeforeAll
     static void start() throws Exception {
         server = RedisServer.start(directory, "--enable-debug-command", "yes");
-    }
-
-    @AfterAll
-    static void stop() throws Exception {
-        if (server != null) {
-            server.close();
-        }
-    }
-
-    @AfterEach
-    void free() {
-        arena.close();
     }
 
     private StoredValues values(int count) {
