@@ -84,8 +84,6 @@ public final class Posix {
 
     /** A call that returned an error. */
     public static final class Failure extends Exception {
-        private static final long serialVersionUID = 1;
-
         private final String function;
         private final int errno;
 

@@ -2,8 +2,6 @@ package baton.messages;
 
 /** A message could not be sent or was not answered, for a reason outside this process. */
 public final class MessageException extends Exception {
-    private static final long serialVersionUID = 1L;
-
     public MessageException(String message) {
         super(message);
     }

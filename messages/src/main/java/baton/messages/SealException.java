@@ -4,8 +4,6 @@ import java.io.IOException;
 
 /** A peer does not seal its connection, or the received bytes are not those that it sealed. */
 public final class SealException extends IOException {
-    private static final long serialVersionUID = 1L;
-
     SealException(String message) {
         super(message);
     }

@@ -2,8 +2,6 @@ package baton.pipe;
 
 /** A tensor's bytes are not those that were sent: they do not have its checksum. */
 public final class DamagedTensorException extends PipeException {
-    private static final long serialVersionUID = 1L;
-
     public DamagedTensorException(String message) {
         super(message);
     }

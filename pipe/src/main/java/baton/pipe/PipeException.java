@@ -5,8 +5,6 @@ package baton.pipe;
  * protocol.
  */
 public class PipeException extends Exception {
-    private static final long serialVersionUID = 1L;
-
     public PipeException(String message) {
         super(message);
     }

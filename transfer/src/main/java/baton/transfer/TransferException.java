@@ -2,8 +2,6 @@ package baton.transfer;
 
 /** A transfer agent could not do what was asked, for a reason outside this process: a peer, a network, a native library. */
 public final class TransferException extends Exception {
-    private static final long serialVersionUID = 1L;
-
     public TransferException(String message) {
         super(message);
     }

@@ -2,8 +2,6 @@ package baton.cuda.driver;
 
 /** The driver reported an error. */
 public final class CudaException extends IllegalStateException {
-    private static final long serialVersionUID = 1;
-
     private final int code;
 
     /**

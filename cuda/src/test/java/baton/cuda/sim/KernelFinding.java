@@ -5,8 +5,6 @@ import com.google.errorprone.annotations.FormatMethod;
 
 /** A kernel broke a rule of the device. The interpreter adds the place. */
 final class KernelFinding extends RuntimeException {
-    private static final long serialVersionUID = 1;
-
     private final Kind kind;
     private final int lane;
 

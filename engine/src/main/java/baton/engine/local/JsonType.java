@@ -244,8 +244,6 @@ public final class JsonType<T> {
 
     /** Values of sealed interfaces have the simple names of their classes. */
     private static final class SealedTypes extends JacksonAnnotationIntrospector {
-        private static final long serialVersionUID = 1;
-
         static Stream<Class<?>> records(Class<?> sealed) {
             return Arrays.stream(sealed.getPermittedSubclasses())
                     .flatMap(each -> each.isSealed() ? records(each) : Stream.of(each));

@@ -83,8 +83,6 @@ final class Zmtp {
 
     /** The peer does not keep to the protocol or to the bounds. */
     static final class Violation extends IOException {
-        private static final long serialVersionUID = 1L;
-
         Violation(String message) {
             super(message);
         }

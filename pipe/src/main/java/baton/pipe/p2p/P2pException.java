@@ -2,8 +2,6 @@ package baton.pipe.p2p;
 
 /** A tensor was not transferred, for a reason outside this process. */
 public final class P2pException extends Exception {
-    private static final long serialVersionUID = 1L;
-
     private final Fault fault;
 
     public P2pException(Fault fault, String message) {

@@ -42,8 +42,6 @@ record HandshakeMessage(Type type, byte[] json) {
 
     /** There was no connection, so the peer has not got the message. */
     static final class UnreachableException extends IOException {
-        private static final long serialVersionUID = 1L;
-
         UnreachableException(InetSocketAddress at, IOException cause) {
             super(
                     "%s:%d cannot be connected to: %s".formatted(at.getHostString(), at.getPort(), cause.getMessage()),

@@ -47,8 +47,6 @@ final class Lane implements AutoCloseable {
 
     /** The peer has answered that a range is not within one of its buffers. */
     static final class RejectedException extends IOException {
-        private static final long serialVersionUID = 1L;
-
         RejectedException() {
             super("the peer has rejected a range: it is not within one registered buffer there");
         }
