@@ -283,21 +283,6 @@ public final class PtxAssembler extends PtxInstructions {
 
     // Values of several threads
 
-    /**
-     * The values of as many neighbouring lanes together, the same in each of them. All lanes of the warp must be there.
-     *
-     * @param lanes a power of two up to 32
-     * @param both a commutative function, such as {@code this::add}
-     */
-    @Override
-    public F32 acrossLanes(F32 value, int lanes, BinaryOperator<F32> both) {
-        F32 all = value;
-        for (int distance = lanes / 2; distance > 0; distance /= 2) {
-            all = both.apply(all, shuffleXor(all, distance));
-        }
-        return all;
-    }
-
     /** Bytes of shared memory that {@link #acrossBlock} takes. */
     public int scratchBytes() {
         return threads() / WARP * Float.BYTES;

@@ -382,10 +382,10 @@ abstract class PtxInstructions extends PtxWriter {
     }
 
     /**
-     * The values of as many neighbouring lanes together, the same in each of them.
+     * The values of as many neighbouring lanes together, the same in each of them. All lanes of the warp must be there.
      *
      * @param lanes a power of two up to 32
-     * @param both of a commutative function, such as {@code this::add}
+     * @param both a commutative function, such as {@code this::add}
      */
     public F32 acrossLanes(F32 value, int lanes, BinaryOperator<F32> both) {
         F32 all = value;
