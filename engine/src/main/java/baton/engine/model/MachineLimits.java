@@ -117,11 +117,6 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
             }
         }
 
-        /** Threads it measures with. */
-        public int threads() {
-            return threads;
-        }
-
         /**
          * Measures the products of each type and each of the ways to read for about that long, but once at least; the best run of
          * each counts. Of a way to multiply that takes far longer than the fastest, eight products are measured only the first time,
