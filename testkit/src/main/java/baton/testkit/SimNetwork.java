@@ -201,11 +201,6 @@ public final class SimNetwork {
             }
         }
 
-        /** Sends as over a connection that does not break. */
-        public void sendInOrder(String to, byte[] message) {
-            sendInOrder(to, message, () -> true);
-        }
-
         /**
          * Sends as over a connection: to whoever has that name when the message arrives, once, whole and in order.
          *
@@ -244,14 +239,6 @@ public final class SimNetwork {
          * Starts to copy ranges of a peer's memory into this endpoint's. Each range is copied at a time of its own.
          *
          * @param deadlineNanos on the network's ticker: when this time has come the read is over, well or badly
-         */
-        public Read read(String peer, long peerEpoch, List<Range> ranges, long deadlineNanos) {
-            return read(peer, peerEpoch, ranges, deadlineNanos, _ -> {});
-        }
-
-        /**
-         * As {@link #read(String, long, List, long)}.
-         *
          * @param placed told of each range, by its index, when its bytes are in place, be the read done in the end or not
          */
         public Read read(String peer, long peerEpoch, List<Range> ranges, long deadlineNanos, IntConsumer placed) {
@@ -282,20 +269,6 @@ public final class SimNetwork {
                 }
             });
             return read;
-        }
-
-        /**
-         * Copies a range of a peer's memory at once.
-         *
-         * @return false if that failed
-         */
-        public boolean copyNow(String peer, long peerEpoch, Range range) {
-            Endpoint from = endpoints.get(peer);
-            if (from == null || from.epoch != peerEpoch || happens("read failed", faults.failed)) {
-                return false;
-            }
-            move(from, range);
-            return true;
         }
 
         /** Ends this life: its reads, and those that others do here. */
