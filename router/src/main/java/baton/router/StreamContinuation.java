@@ -105,8 +105,7 @@ final class StreamContinuation {
     /** Whether another instance can continue it while its own one is there. */
     private boolean canMove() {
         return request.pause().isEmpty()
-                && position.whyNot().isEmpty()
-                && position.tokens() > 0
+                && position.canMove()
                 && pauses < MOST_PAUSES
                 && policy.hasOtherDecode(without(List.of()), Optional.empty());
     }
@@ -197,7 +196,7 @@ final class StreamContinuation {
                 decode.why() + "; continues the answer after " + position.tokens() + " tokens" + position.difference());
         String id = request.id() + "." + pauses;
         request.held()
-                .work(body.length() + 8 * position.tokens(), () -> position.continued(body))
+                .work(body.length() + position.bytes(), () -> position.continued(body))
                 .onComplete(
                         made -> {
                             if (!request.isEnded()) {

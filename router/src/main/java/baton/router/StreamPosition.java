@@ -44,6 +44,16 @@ sealed interface StreamPosition permits TokenComments, TokenFields {
     /** Tokens of all choices. */
     long tokens();
 
+    /** About how many bytes {@link #continued} adds. */
+    default long bytes() {
+        return 8 * tokens();
+    }
+
+    /** Whether another instance can continue while this one is there. */
+    default boolean canMove() {
+        return whyNot().isEmpty() && tokens() > 0;
+    }
+
     /** The status of a whole answer behind token ids. */
     default int status() {
         return 200;
@@ -78,7 +88,7 @@ sealed interface StreamPosition permits TokenComments, TokenFields {
      */
     JsonObjectText continued(JsonObjectText body);
 
-    /** In what the rest differs from that of a stream that was not broken off, in words; empty if it is the same. */
+    /** How the rest is made if not as that of an answer that was not broken off, in words; empty if it is the same. */
     default String difference() {
         return "";
     }

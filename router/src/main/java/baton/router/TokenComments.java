@@ -17,15 +17,23 @@ import org.jspecify.annotations.Nullable;
 /**
  * The position of an answer of a Baton instance. Behind the events of each step of a stream the instance writes a comment of lines {@code :t INDEX ID,ID,...},
  * with {@code end} behind a choice's last token. Events are held until their comment is there, so that the client has all events of a token or none. A whole
- * answer comes behind such comments, and behind {@code :status STATUS} if it is an error.
+ * answer comes behind such comments, and behind {@code :status STATUS} if it is an error. Each id is followed by {@code :RECORD}
+ * if the answer has log probabilities. Another instance gets the records as they are.
  */
 final class TokenComments implements StreamPosition {
     private static final int MOST_HELD = 256 << 10;
+
+    /** Bytes of log probabilities that are kept of an answer. One with more begins anew at another instance, and does not leave one that drains. */
+    static final int MOST_LOGPROBS = 1 << 20;
+
     private static final Pattern STATUS = Pattern.compile(":status ([45][0-9]{2})\\s+");
 
     private static final class Choice {
         private int[] tokens = new int[64];
         private int count;
+        /** Of the tokens of a whole answer, as the elements of a JSON array. */
+        private final StringBuilder logprobs = new StringBuilder(0);
+
         private boolean finished;
 
         private void add(int token) {
@@ -40,6 +48,9 @@ final class TokenComments implements StreamPosition {
     private final List<Buffer> held = new ArrayList<>(4);
     private String stream = "";
     private int heldBytes;
+    /** Bytes of the log probabilities of all choices. */
+    private long scored;
+
     private long tokens;
     private int status = 200;
     /** Whether the client has the events of the tokens, and no others. */
@@ -56,6 +67,7 @@ final class TokenComments implements StreamPosition {
         choices.clear();
         drop();
         tokens = 0;
+        scored = 0;
         stream = header == null ? "" : header;
         isExact = true;
     }
@@ -87,6 +99,21 @@ final class TokenComments implements StreamPosition {
     @Override
     public long tokens() {
         return tokens;
+    }
+
+    @Override
+    public long bytes() {
+        return StreamPosition.super.bytes() + scored;
+    }
+
+    @Override
+    public boolean canMove() {
+        return StreamPosition.super.canMove() && scored <= MOST_LOGPROBS;
+    }
+
+    @Override
+    public String difference() {
+        return scored <= MOST_LOGPROBS ? "" : ", which are generated again";
     }
 
     @Override
@@ -147,6 +174,9 @@ final class TokenComments implements StreamPosition {
             } else if (number >= 0 && choice != null) {
                 choice.add(number);
                 tokens++;
+                if (c == ':') {
+                    i = readLogprobs(text, i + 1, choice.logprobs);
+                }
             }
             number = -1;
             if (c == 'e' && choice != null) {
@@ -155,6 +185,21 @@ final class TokenComments implements StreamPosition {
                 choice = null;
             }
         }
+        if (scored > MOST_LOGPROBS) {
+            choices.clear();
+        }
+    }
+
+    /** Returns the place of the record's last character. */
+    private int readLogprobs(byte[] text, int start, StringBuilder logprobs) {
+        int end = start;
+        while (end < text.length && (Character.isLetterOrDigit(text[end]) || text[end] == '-' || text[end] == '_')) {
+            end++;
+        }
+        String record = new String(text, start, end - start, StandardCharsets.US_ASCII);
+        logprobs.append(logprobs.isEmpty() ? "\"" : ",\"").append(record).append('"');
+        scored += record.length() + 3;
+        return end - 1;
     }
 
     @Override
@@ -166,7 +211,8 @@ final class TokenComments implements StreamPosition {
             for (int i = 0; i < choice.count; i++) {
                 all.append(i == 0 ? "" : ",").append(choice.tokens[i]);
             }
-            all.append("]}");
+            all.append(choice.logprobs.isEmpty() ? "]" : "],\"logprobs\":[" + choice.logprobs + "]")
+                    .append('}');
         });
         byte[] field = JsonObjectText.parse(Headers.STREAM, stream.getBytes(StandardCharsets.UTF_8))
                 .edit()

@@ -493,6 +493,62 @@ class ContinuedStreamsTest {
     }
 
     @Test
+    void everyInstanceGetsTheLogProbabilitiesOfAllFormerOnes() throws Exception {
+        List<JsonNode> continued = new CopyOnWriteArrayList<>();
+        decode.behaviour = (received, response) -> {
+            continued.add(continued(received).path("choices"));
+            (switch (continued.size()) {
+                        case 1 -> tokensAndNoMore(":t 1 5:A\n\n:t 0 11:ab_-,12:e0\n\n");
+                        case 2 -> tokensAndNoMore(":t 0 13:9A9,14:-1\n\n");
+                        default -> FakeInstance.json(200, RouterFixture.ANSWER);
+                    })
+                    .accept(received, response);
+        };
+        other.behaviour = decode.behaviour;
+
+        assertIsTheAnswer(fixture.post(router(decode, other), "{\"prompt\":\"hello\",\"n\":2,\"logprobs\":1}"));
+
+        assertThat(continued).hasSize(3);
+        assertThat(continued.getLast()).isEqualTo(MAPPER.readTree("""
+                        [{"index":0,"token_ids":[11,12,13,14],"logprobs":["ab_-","e0","9A9","-1"]},
+                         {"index":1,"token_ids":[5],"logprobs":["A"]}]"""));
+    }
+
+    @Test
+    void aWholeAnswerWithMoreLogProbabilitiesThanAreKeptBeginsAnewElsewhere() throws Exception {
+        decode.behaviour =
+                tokensAndNoMore(":t 0 11:" + "A".repeat(TokenComments.MOST_LOGPROBS) + "\n\n:t 0 12:AAAA\n\n");
+        Router router = router(decode, other);
+        other.behaviour = tokensAndThen(":t 0 11:AAAA\n\n", RouterFixture.ANSWER);
+
+        assertIsTheAnswer(fixture.post(router, WHOLE, "X-Request-Id", "mine"));
+
+        assertThat(continued(other.only()))
+                .isEqualTo(MAPPER.readTree("{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9,\"choices\":[]}"));
+        assertThat(fixture.get(router, "/v1/requests/mine/explain", "Accept", "text/plain")
+                        .body())
+                .contains("continues the answer after 2 tokens, which are generated again");
+    }
+
+    @Test
+    void aWholeAnswerWithMoreLogProbabilitiesThanAreKeptStaysAtADrainedInstance() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = (_, response) ->
+                open.complete(tokens(response, ":t 0 11:" + "A".repeat(TokenComments.MOST_LOGPROBS) + "\n\n"));
+        Router router = router(decode, other);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, WHOLE);
+        HttpServerResponse response = RouterFixture.result(open);
+        decode.health = 503;
+        fixture.awaitUp(router, "decode", 1);
+
+        response.write(":t 0 12:AAAA\n\n");
+        response.end(RouterFixture.ANSWER);
+
+        assertIsTheAnswer(RouterFixture.result(answer));
+        assertThat(other.received).isEmpty();
+    }
+
+    @Test
     void aWholeAnswerThatIsAnErrorBehindTokenIdsHasItsStatus() throws Exception {
         decode.behaviour = tokensAndThen(":t 0 11\n\n:status 500\n\n", "{\"error\":{\"message\":\"not finite\"}}");
 
