@@ -152,8 +152,12 @@ class ContinuedProcessesTest {
                             .put("seed", i)
                             .putObject("structured_outputs")
                             .put("regex", "([a-z]{3,9} ){60}");
-                default ->
+                default -> {
                     body.put("stream", false).put("repetition_penalty", 1.2).remove("stream_options");
+                    if (i > 4) {
+                        body.put("logprobs", 2).put("echo", i > 8);
+                    }
+                }
             }
             bodies.add(body);
             undisturbed.add(alone.postAndGoOn("/v1/completions", body));

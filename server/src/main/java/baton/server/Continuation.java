@@ -1,17 +1,24 @@
 package baton.server;
 
+import baton.engine.GenerationEvent;
+import baton.engine.SamplingParams;
+import baton.engine.TokenLogprobs;
 import baton.kv.JsonFields;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.regex.Pattern;
 import tools.jackson.databind.JsonNode;
 
 /**
  * {@code baton_continue}: a router continues an answer here that another instance began. The body is the client's own, with
- * {@code {"id", "created", "seeds", "choices": [{"index", "token_ids", "finished"}]}} added. The first three are from the header
+ * {@code {"id", "created", "seeds", "choices": [{"index", "token_ids", "logprobs", "finished"}]}} added. The first three are from the header
  * {@link #STREAM} of the first instance, the choices from its comments {@link #commit}.
  *
  * <p>The request's sequences continue as if this instance had generated these tokens. A stream has only what follows, a whole answer everything.
@@ -37,7 +44,10 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
     static final String PROMPT_SHARE = "X-Baton-Prompt-Share";
 
     private static final Pattern ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,300}");
-    private static final Output NOTHING = new Output(new int[0], false);
+    private static final Output NOTHING = new Output(new int[0], List.of(), false);
+
+    /** Memory of an entry of a decoded record. */
+    private static final int BYTES_PER_LOGPROB = 32;
 
     /** Of an answer that begins here. */
     static final Continuation NONE = new Continuation("", 0, List.of(), Map.of());
@@ -45,12 +55,17 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
     /**
      * Output of one choice so far.
      *
+     * @param logprobs of a whole answer that has log probabilities: one for each id
      * @param finished whether its end was sent; of a stream
      */
-    record Output(int[] ids, boolean finished) {}
+    record Output(int[] ids, List<TokenLogprobs> logprobs, boolean finished) {}
 
-    /** @throws ApiException if {@link #FIELD} is malformed */
-    static Optional<Continuation> read(JsonFields fields, Prompts prompts) {
+    /**
+     * @param scored number of most probable tokens in each record of log probabilities; empty if the answer needs no records
+     * @throws ApiException if {@link #FIELD} is malformed
+     */
+    static Optional<Continuation> read(
+            JsonFields fields, Prompts prompts, OptionalInt scored, Preparation preparation) {
         return fields.object(FIELD).map(field -> {
             String id = field.string("id").orElse("");
             if (!ID.matcher(id).matches()) {
@@ -72,12 +87,76 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
                 int[] ids = choice.value("token_ids")
                         .map(value -> prompts.tokenIds(idsField, value))
                         .orElse(NOTHING.ids);
-                if (outputs.put(index, new Output(ids, choice.bool("finished").orElse(false))) != null) {
+                List<TokenLogprobs> logprobs =
+                        scored.isEmpty() ? List.of() : logprobs(choice, ids, scored.getAsInt(), prompts, preparation);
+                Output output =
+                        new Output(ids, logprobs, choice.bool("finished").orElse(false));
+                if (outputs.put(index, output) != null) {
                     throw ApiException.badField(choice.field("index"), "is " + index + ", which another choice is");
                 }
             }
             return new Continuation(id, field.integer("created").orElse(0L), seeds, outputs);
         });
+    }
+
+    private static List<TokenLogprobs> logprobs(
+            JsonFields choice, int[] ids, int top, Prompts prompts, Preparation preparation) {
+        JsonNode records = choice.value("logprobs").orElse(Json.MAPPER.createArrayNode());
+        String name = choice.field("logprobs");
+        if (!records.isArray() || records.size() != ids.length) {
+            throw ApiException.badField(
+                    name, "must have a record for each of the " + ids.length + " token_ids, is " + Json.shown(records));
+        }
+        preparation.reserve((long) BYTES_PER_LOGPROB * ids.length * (top + 2));
+        List<TokenLogprobs> read = new ArrayList<>(ids.length);
+        for (JsonNode record : records) {
+            String field = name + "[" + read.size() + "]";
+            read.add(logprobs(field, ids[read.size()], record, top, prompts));
+        }
+        return read;
+    }
+
+    private static TokenLogprobs logprobs(String field, int id, JsonNode record, int top, Prompts prompts) {
+        ByteBuffer in;
+        try {
+            in = ByteBuffer.wrap(Base64.getUrlDecoder().decode(record.isString() ? record.asString() : ""));
+        } catch (IllegalArgumentException e) {
+            in = ByteBuffer.allocate(0);
+        }
+        if (in.remaining() != recordBytes(top)) {
+            throw ApiException.badField(
+                    field,
+                    "must be " + recordBytes(top) + " bytes in URL-safe base64, for " + top
+                            + " most probable tokens, is " + Json.shown(record));
+        }
+        float logprob = logprob(field, in);
+        List<TokenLogprobs.Candidate> candidates = new ArrayList<>(top);
+        while (in.hasRemaining()) {
+            int candidate = in.getInt();
+            prompts.requireInVocabulary(field, candidate);
+            candidates.add(new TokenLogprobs.Candidate(candidate, logprob(field, in)));
+        }
+        return new TokenLogprobs(id, logprob, 0, candidates);
+    }
+
+    private static float logprob(String field, ByteBuffer in) {
+        float value = in.getFloat();
+        if (!(value < Float.POSITIVE_INFINITY)) {
+            throw ApiException.badField(field, "has " + value + ", which is no log probability");
+        }
+        return value;
+    }
+
+    /** A float of the token, then an id and a float of each of the most probable tokens. */
+    private static int recordBytes(int top) {
+        return 4 + 8 * top;
+    }
+
+    /** Floats as bits, so that another instance writes the same digits. The APIs show no rank of output. */
+    private static String record(TokenLogprobs token) {
+        ByteBuffer out = ByteBuffer.allocate(recordBytes(token.top().size())).putFloat(token.logprob());
+        token.top().forEach(each -> out.putInt(each.id()).putFloat(each.logprob()));
+        return Base64.getUrlEncoder().withoutPadding().encodeToString(out.array());
     }
 
     /** @throws ApiException if a request of that many prompts, with {@code n} sequences each, cannot be continued so */
@@ -112,11 +191,16 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
         return outputs.getOrDefault(choice, NOTHING);
     }
 
-    /** Output of the choices of a prompt, for the engine. */
-    List<int[]> generated(int prompt, int n) {
+    /**
+     * Output of the choices of a prompt, for the engine. A prompt's log probabilities are computed again, and come before a token that this instance
+     * generates: the last one is generated again then.
+     */
+    List<int[]> generated(int prompt, SamplingParams sampling) {
+        int again = sampling.promptLogprobs().isPresent() ? 1 : 0;
         List<int[]> generated = new ArrayList<>();
-        for (int i = 0; i < n; i++) {
-            generated.add(output(prompt * n + i).ids);
+        for (int i = 0; i < sampling.n(); i++) {
+            int[] ids = output(prompt * sampling.n() + i).ids;
+            generated.add(Arrays.copyOf(ids, Math.max(0, ids.length - again)));
         }
         return generated;
     }
@@ -135,13 +219,21 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
     /**
      * An event of comments after the events with a choice's tokens, or before a whole answer, which clients do not see.
      *
-     * @param ids of the tokens since the last such event
+     * @param outputs since the last such event
+     * @param isScored whether the log probabilities of its tokens come with them
      * @param ends whether the choice ends with them
      */
-    static String commit(int choice, int[] ids, boolean ends) {
+    static String commit(int choice, List<GenerationEvent.Output> outputs, boolean isScored, boolean ends) {
         StringBuilder event = new StringBuilder(":t ").append(choice);
-        for (int i = 0; i < ids.length; i++) {
-            event.append(i == 0 ? ' ' : ',').append(ids[i]);
+        char before = ' ';
+        for (GenerationEvent.Output output : outputs) {
+            for (int i = 0; i < output.ids().length; i++) {
+                event.append(before).append(output.ids()[i]);
+                if (isScored) {
+                    event.append(':').append(record(output.logprobs().get(i)));
+                }
+                before = ',';
+            }
         }
         return event.append(ends ? " end\n\n" : "\n\n").toString();
     }

@@ -126,7 +126,7 @@ final class RequestReader {
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
         FormatReader.prepare(fields, engine, sampling, preparation);
-        Optional<Continuation> continuation = Continuation.read(fields, prompts);
+        Optional<Continuation> continuation = continuation(fields, sampling, logprobs, preparation);
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(most.orElse(1)));
         List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts.read(
@@ -146,7 +146,7 @@ final class RequestReader {
                 .sampling(continued
                         .map(each -> SamplingParamsBuilder.builder(sampling)
                                 .promptLogprobs(
-                                        each.hasAll(read.size() * sampling.n())
+                                        stream && each.hasAll(read.size() * sampling.n())
                                                 ? OptionalInt.empty()
                                                 : sampling.promptLogprobs())
                                 .build())
@@ -157,6 +157,13 @@ final class RequestReader {
                 .echo(echo)
                 .generates(generates)
                 .role(config.responseRole());
+    }
+
+    /** Only a whole answer that another instance began has log probabilities of the tokens before. */
+    private Optional<Continuation> continuation(
+            JsonFields fields, SamplingParams sampling, OptionalInt logprobs, Preparation preparation) {
+        boolean isRest = isPrefillLeg(fields, sampling) || fields.bool("stream").orElse(false);
+        return Continuation.read(fields, prompts, isRest ? OptionalInt.empty() : logprobs, preparation);
     }
 
     /** Output that the prefill leg of a continued answer computes after the prompt, so that the decode leg can load it. */
@@ -235,7 +242,6 @@ final class RequestReader {
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);
         Optional<JsonFields> kvTransferParams = RequestFields.kvTransferParams(fields);
-        Optional<Continuation> continuation = Continuation.read(fields, prompts);
         int[] whole = prompts.handedOver(kvTransferParams)
                 .orElseGet(() -> prompts.encode(
                         "messages",
@@ -254,13 +260,15 @@ final class RequestReader {
         reasoning.ifPresent(thoughts -> thoughts.apply(builder));
         SamplingParams complete = builder.build();
         FormatReader.prepare(fields, engine, complete, preparation);
+        OptionalInt shownLogprobs = showsReasoning ? logprobs : OptionalInt.empty();
+        Optional<Continuation> continuation = continuation(fields, sampling, shownLogprobs, preparation);
         return request(fields, api, model)
                 .prompts(List.of(new ApiRequest.Prompt(
                         ids, echo ? chat.continued() : "", prefilled(fields, sampling, continuation))))
                 .sampling(complete)
                 .continuation(continued(fields, sampling, continuation, 1))
                 .n(sampling.n())
-                .logprobs(showsReasoning ? logprobs : OptionalInt.empty())
+                .logprobs(shownLogprobs)
                 .role(chat.responseRole())
                 .parser(reasoning
                         .map(thoughts -> thoughts.parser(

@@ -41,7 +41,6 @@ import org.slf4j.LoggerFactory;
  * <p>A stream's status line is sent with its first event, so that a request that fails before that gets an error status.
  */
 final class ResponseStream {
-    private static final int[] NO_TOKENS = {};
     private static final Logger LOG = LoggerFactory.getLogger(ResponseStream.class);
 
     /** Prompts of a request of which token ids are sent: all their seeds are in a header. */
@@ -100,8 +99,7 @@ final class ResponseStream {
         if (request.continuation().isPresent() && !canContinue) {
             throw ApiException.badField(
                     Continuation.FIELD,
-                    "is not available for responses with log probabilities, nor, when stream is false, for answers with"
-                            + " logprobs, prompt_logprobs or best_of");
+                    "is not available for streams of responses with log probabilities, nor for answers with best_of");
         }
         tellsTokens = request.generates()
                 && request.prompts().size() <= MOST_CONTINUED
@@ -126,21 +124,19 @@ final class ResponseStream {
     }
 
     /**
-     * Whether another instance can send the rest. It does not know the log probabilities of tokens before it, which whole answers and
+     * Whether another instance can send the rest. Of a stream it does not know the log probabilities of tokens before it, which
      * the last events of a response have. It takes a whole answer of one token for a prefill leg.
      */
     private static boolean canContinue(ApiRequest request) {
-        boolean isWhole = !request.stream();
         return switch (request.api()) {
-            case COMPLETION, CHAT -> !isWhole || (request.logprobs().isEmpty() && canContinueWhole(request));
-            case RESPONSES -> request.logprobs().isEmpty() && (!isWhole || canContinueWhole(request));
+            case COMPLETION, CHAT -> request.stream() || canContinueWhole(request);
+            case RESPONSES -> request.stream() ? request.logprobs().isEmpty() : canContinueWhole(request);
             case INFERENCE -> false;
         };
     }
 
     private static boolean canContinueWhole(ApiRequest request) {
-        return !request.showPromptLogprobs()
-                && request.n() == request.sampling().n()
+        return request.n() == request.sampling().n()
                 && request.sampling().maxTokens().orElse(0) != 1;
     }
 
@@ -207,8 +203,7 @@ final class ResponseStream {
                     request.priority(),
                     request.cacheHitThreshold(),
                     request.continuation()
-                            .map(continued -> continued.generated(
-                                    prompt, request.sampling().n()))
+                            .map(continued -> continued.generated(prompt, request.sampling()))
                             .orElse(List.of()),
                     request.continuation().isPresent()
                             || request.prompts().get(prompt).output().length > 0);
@@ -304,7 +299,8 @@ final class ResponseStream {
         } else if (tellsTokens && output.ids().length > 0) {
             // Log probabilities that are not sent yet would be lost, so their tokens are not committed.
             boolean isScored = head.request().logprobs().isPresent();
-            send(Buffer.buffer(isScored ? Continuation.commit(choice.index, NO_TOKENS, false) : choice.commit(false)));
+            send(Buffer.buffer(
+                    isScored ? Continuation.commit(choice.index, List.of(), false, false) : choice.commit(false)));
         }
     }
 
@@ -570,7 +566,7 @@ final class ResponseStream {
         private final List<Piece> pieces = new ArrayList<>();
         private boolean called;
         private final List<int[]> ids = new ArrayList<>();
-        private final List<int[]> uncommitted = new ArrayList<>();
+        private final List<GenerationEvent.Output> uncommitted = new ArrayList<>();
         private final List<TokenLogprobs> logprobs = new ArrayList<>();
         private double logprobSum;
         private int textOffset;
@@ -579,6 +575,7 @@ final class ResponseStream {
         Choice(int index) {
             this.index = index;
             before = head.request().continuation().orElse(Continuation.NONE).output(index);
+            logprobs.addAll(before.logprobs());
         }
 
         /** Whether another instance has sent the output that was last added. */
@@ -586,11 +583,13 @@ final class ResponseStream {
             return before.finished() || (output.ids().length > 0 && tokens > 0 && tokens <= before.ids().length);
         }
 
-        /** The event with the ids of tokens that no such event has had. */
+        /** The event with the tokens that no such event has had. */
         String commit(boolean ends) {
-            int[] all = uncommitted.stream().flatMapToInt(Arrays::stream).toArray();
+            ApiRequest request = head.request();
+            boolean isScored = !request.stream() && request.logprobs().isPresent();
+            String event = Continuation.commit(index, uncommitted, isScored, ends);
             uncommitted.clear();
-            return Continuation.commit(index, all, ends);
+            return event;
         }
 
         void add(GenerationEvent.Output output) {
@@ -599,12 +598,13 @@ final class ResponseStream {
             }
             add(parser.add(output.text()));
             ids.add(output.ids());
-            if (head.request().logprobs().isPresent()) {
+            tokens += output.ids().length;
+            boolean isNew = !wasSent(output);
+            if (head.request().logprobs().isPresent() && (isNew || head.request().stream())) {
                 logprobs.addAll(output.logprobs());
             }
-            tokens += output.ids().length;
-            if (tellsTokens && !wasSent(output)) {
-                uncommitted.add(output.ids());
+            if (tellsTokens && isNew) {
+                uncommitted.add(output);
             }
             undecidedTokens += output.ids().length;
             decide(parser.place());

@@ -23,6 +23,7 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
@@ -144,8 +145,15 @@ class ContinuationTest {
     }
 
     static Stream<String> wholeRequests() {
-        return requests()
-                .filter(request -> !request.contains("logprobs"))
+        return Stream.concat(
+                        requests(),
+                        Stream.of(
+                                COMPLETION + HOT + "\"n\":2,\"logprobs\":0,\"echo\":true}",
+                                COMPLETION + "\"temperature\":0,\"logprobs\":20,\"prompt_logprobs\":1}",
+                                CHAT + "\"reasons\":true," + HOT + "\"seed\":4,\"ignore_eos\":true,\"logprobs\":true,"
+                                        + "\"include_reasoning\":false}",
+                                RESPONSE + HOT + "\"seed\":5,\"ignore_eos\":true,\"top_logprobs\":3,"
+                                        + "\"include\":[\"message.output_text.logprobs\"]}"))
                 .map(request -> request.replaceAll(",\"stream_options\":\\{[^}]*}", ""));
     }
 
@@ -196,8 +204,8 @@ class ContinuationTest {
         HttpResponse<String> plain = send("/v1/completions", body, false);
         assertThat(json(plain).has("choices")).isTrue();
         assertThat(plain.headers().map()).doesNotContainKey("x-baton-stream");
-        HttpResponse<String> scored = send("/v1/completions", body.put("logprobs", 1), true);
-        assertThat(json(scored).has("choices")).isTrue();
+        HttpResponse<String> best = send("/v1/completions", body.put("best_of", 2), true);
+        assertThat(json(best).has("choices")).isTrue();
     }
 
     @Test
@@ -258,9 +266,43 @@ class ContinuationTest {
         ObjectNode body = body(COMPLETION + "\"stream\":true}");
         body.set("baton_continue", ServerFixture.MAPPER.readTree(fieldAndError.substring(0, end)));
         assertThat(error(body)).contains(fieldAndError.substring(end + 1));
-        body.put("stream", false).put("logprobs", 1);
+        body.put("stream", false).put("best_of", 2);
         body.set("baton_continue", ServerFixture.MAPPER.readTree("{\"id\":\"a\"}"));
-        assertThat(error(body)).contains("when stream is false, for answers with logprobs");
+        assertThat(error(body)).contains("nor for answers with best_of");
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            quoteCharacter = '\'',
+            delimiter = '|',
+            value = {
+                "logprobs|[]|must have a record for each of the 1 token_ids, is []",
+                "logprobs|7|must have a record for each of the 1 token_ids, is 7",
+                "logprobs|[\"AAAAAAAAAAAAAAAA\",\"AAAAAAAAAAAAAAAA\"]|must have a record for each of the 1 token_ids",
+                "logprobs[0]|[5]|must be 12 bytes in URL-safe base64, for 1 most probable tokens, is 5",
+                "logprobs[0]|[\"*\"]|must be 12 bytes in URL-safe base64, for 1 most probable tokens, is \"*\"",
+                "logprobs[0]|[\"AAAAAA\"]|must be 12 bytes in URL-safe base64",
+                "logprobs[0]|[\"f8AAAAAAAAAAAAAA\"]|has NaN, which is no log probability",
+                "logprobs[0]|[\"AAAAAAAAAAB_wAAA\"]|has NaN, which is no log probability",
+                "logprobs[0]|[\"f4AAAAAAAAAAAAAA\"]|has Infinity, which is no log probability",
+                "logprobs[0]|[\"AAAAAP____8AAAAA\"]|token id -1 is not in the vocabulary"
+            })
+    void logProbabilitiesThatCannotBeAreRefused(String field, String records, String message) throws Exception {
+        assertThat(error(behindOneToken(records))).startsWith("baton_continue.choices[0]." + field + ": " + message);
+    }
+
+    @Test
+    void theRefusalOfALongRecordIsShort() throws Exception {
+        assertThat(error(behindOneToken("[\"" + "A".repeat(1 << 20) + "\"]")))
+                .contains("must be 12 bytes")
+                .hasSizeLessThan(300);
+    }
+
+    /** A whole answer with log probabilities. */
+    private static ObjectNode behindOneToken(String records) {
+        return body(COMPLETION
+                + "\"logprobs\":1,\"baton_continue\":{\"id\":\"a\",\"choices\":[{\"token_ids\":[9],\"logprobs\":"
+                + records + "}]}}");
     }
 
     private static String error(ObjectNode body) throws Exception {
@@ -339,7 +381,16 @@ class ContinuationTest {
                 before.forEach((index, words) -> {
                     ObjectNode choice = choices.addObject().put("index", index).put("finished", words.contains("end"));
                     ArrayNode ids = choice.putArray("token_ids");
-                    words.stream().filter(word -> !word.equals("end")).forEach(id -> ids.add(Integer.parseInt(id)));
+                    ArrayNode logprobs = choice.putArray("logprobs");
+                    for (String word : words) {
+                        String[] parts = word.split(":");
+                        if (!word.equals("end")) {
+                            ids.add(Integer.parseInt(parts[0]));
+                        }
+                        if (parts.length > 1) {
+                            logprobs.add(parts[1]);
+                        }
+                    }
                 });
                 body.set("baton_continue", field);
             }
