@@ -102,9 +102,7 @@ class CopyPlanTest {
             List<Parts> all = new ArrayList<>();
             for (int source = 0; source < 2; source++) {
                 MemorySegment from = sources.get(source);
-                byte[] content = new byte[(int) from.byteSize()];
-                random.nextBytes(content);
-                MemorySegment.copy(content, 0, from, ValueLayout.JAVA_BYTE, 0, content.length);
+                RandomBytes.fill(from, random);
                 int first = source;
                 List<Integer> ofSource = new ArrayList<>(IntStream.range(0, values * parts)
                         .filter(part -> part % parts % 2 == first)

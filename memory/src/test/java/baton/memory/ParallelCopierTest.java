@@ -173,10 +173,8 @@ class ParallelCopierTest {
             List<MemorySegment> destinations = new ArrayList<>();
             List<ParallelCopier.Copy> copies = new ArrayList<>();
             for (int i = 0; i < count; i++) {
-                byte[] content = new byte[(int) bytes];
-                random.nextBytes(content);
                 MemorySegment from = arena.allocate(bytes + 64, 64).asSlice(i % 2 == 0 ? 0 : 8, bytes);
-                MemorySegment.copy(content, 0, from, ValueLayout.JAVA_BYTE, 0, content.length);
+                RandomBytes.fill(from, random);
                 MemorySegment around = arena.allocate(bytes + 2 * GUARD, 64).fill((byte) 0x5a);
                 destinations.add(around);
                 copies.add(new ParallelCopier.Copy(from, around.asSlice(GUARD + unaligned, bytes)));
