@@ -22,6 +22,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
+import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.exc.JsonNodeException;
@@ -38,6 +39,8 @@ class RandomSchemasTest {
 
     /** Much more than a schema takes, so that only a translation that does not end fails. */
     private static final Duration SOON = Duration.ofSeconds(60);
+
+    private static final Pattern MANY_DIGITS = Pattern.compile("\\d{16}");
 
     private static final int END = 256;
     private static final TokenVocabulary BYTES = TokenVocabulary.of(
@@ -85,6 +88,11 @@ class RandomSchemasTest {
                             context -> context.executionConfig(config -> config.formatAssertionsEnabled(true)));
                 } catch (JsonNodeException _) {
                     // The judge compares integers only if they have 64 bits.
+                    unjudged++;
+                    continue;
+                }
+                if (!errors.isEmpty() && MANY_DIGITS.matcher(document).find()) {
+                    // The judge computes multiples of numbers with a fraction in doubles.
                     unjudged++;
                     continue;
                 }
