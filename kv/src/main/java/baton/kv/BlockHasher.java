@@ -34,7 +34,7 @@ public final class BlockHasher {
         this.first = digest();
     }
 
-    /** As vLLM by default. */
+    /** Hashes as vLLM does by default. */
     public BlockHasher(int blockSize) {
         this(HashAlgorithm.SHA256, HashAlgorithm.seed(Map.of()), blockSize);
     }

@@ -8,7 +8,7 @@ import java.util.Map;
  * @param seed of the hash chains
  */
 public record BlockHashing(HashAlgorithm algorithm, String seed) {
-    /** With the seed that an environment sets. */
+    /** The hashing with the seed that an environment sets. */
     public static BlockHashing of(HashAlgorithm algorithm, Map<String, String> environment) {
         return new BlockHashing(algorithm, HashAlgorithm.seed(environment));
     }

@@ -49,7 +49,7 @@ public final class Bursts {
         return unsaid > 0 && hasRoom() ? rest() : 0;
     }
 
-    /** As {@link #due}, at once: no more events come. */
+    /** As {@link #due}, without waiting for the end of the period: for the last log line. */
     public synchronized long rest() {
         long rest = unsaid;
         unsaid = 0;

@@ -34,7 +34,7 @@ public abstract sealed class ChunkHashing {
     /** Whether hashes are signed where they are written as text. */
     public abstract boolean isSigned();
 
-    /** By a digest that begins with {@code seed}. */
+    /** Hashes by a digest that begins with {@code seed}. */
     public static ChunkHashing digest(HashAlgorithm algorithm, String seed) {
         return new Digest(algorithm, seed);
     }

@@ -24,7 +24,7 @@ public enum DType {
     /** Bits of fp32's fraction behind those of e4m3. */
     private static final int E4M3_SHIFT = 20;
 
-    /** The smallest number of e4m3 whose exponent is its own. */
+    /** The smallest normal number of e4m3. */
     private static final float E4M3_NORMAL = 0x1p-6f;
 
     private static final ValueLayout.OfShort SHORT =

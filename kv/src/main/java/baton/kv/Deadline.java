@@ -12,8 +12,8 @@ import java.util.function.BooleanSupplier;
 /**
  * A point on a {@link Ticker}'s clock by which something has to be over; the parts of an operation share one. Immutable, for any thread.
  *
- * <p>The methods that wait do so in real time, for what remains on the ticker's clock. Under a virtual clock they return when that much
- * real time has passed; a caller that loops until {@link #isOver} is right in both cases.
+ * <p>The methods that wait do so in real time, for the time that remains on the ticker's clock. Under a virtual clock they return when that
+ * much real time has passed; a caller that loops until {@link #isOver} is right in both cases.
  */
 public final class Deadline {
     /** Longer times are cut to this, 100 years, so that no sum or difference of nanoseconds overflows. */
@@ -79,7 +79,7 @@ public final class Deadline {
     }
 
     /**
-     * Waits on a condition whose lock the thread holds: until it is signalled, spuriously, or this is over.
+     * Waits on a condition until it is signalled, spuriously, or the deadline is over. The thread holds the condition's lock.
      *
      * @return whether time remains
      */

@@ -3,7 +3,7 @@ package baton.kv;
 import java.io.IOException;
 import java.util.List;
 
-/** Shares a device's pool with other processes of this host, and opens theirs. Safe for use by several threads. */
+/** Shares a device's pool with other processes of this host, and opens the pools of those. Safe for use by several threads. */
 public interface DevicePeers {
     int MOST_EXPORTED_BYTES = 250;
 

@@ -19,7 +19,7 @@ public enum HashAlgorithm {
         this.label = label;
     }
 
-    /** By vLLM's name. */
+    /** vLLM's name of the algorithm. */
     public String label() {
         return label;
     }

@@ -1,8 +1,8 @@
 package baton.kv;
 
 /**
- * A field that cannot be used, of a setting, a request, a file or a message of a peer. The message names field, value and what is
- * allowed. A user's wrong setting is a {@link ConfigException}.
+ * A field that cannot be used, of a setting, a request, a file or a message of a peer. The message names the field, its value and the
+ * allowed values. A user's wrong setting is a {@link ConfigException}.
  */
 public class InvalidFieldException extends IllegalArgumentException {
     private final String field;

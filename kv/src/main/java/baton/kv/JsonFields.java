@@ -79,7 +79,7 @@ public final class JsonFields {
         }
     }
 
-    /** Jackson's words without where an unfinished value began, which it does not know of strings. */
+    /** Jackson's message without the beginning of an unfinished value, which is missing for strings. */
     private static String problem(JacksonException e) {
         String message = e.getOriginalMessage();
         int start = message.indexOf(" (start marker");
@@ -98,7 +98,7 @@ public final class JsonFields {
         return new JsonFields(path, complete);
     }
 
-    /** These fields, and others' where this has none or {@code null}; named as here in errors. */
+    /** These fields, completed by {@code others} where a field is absent or {@code null} here; errors name them as here. */
     public JsonFields over(JsonFields others) {
         ObjectNode merged = others.toJson();
         node.properties().stream()

@@ -17,7 +17,7 @@ import java.util.Optional;
  * @param groups the layers that share blocks
  */
 public record KvCache(KvMemory memory, KvLayout layout, int blocks, List<String> layerNames, KvGroups groups) {
-    /** A pool whose blocks hold all layers. */
+    /** A pool of blocks that hold all layers. */
     public KvCache(KvMemory memory, KvLayout layout, int blocks, List<String> layerNames) {
         this(memory, layout, blocks, layerNames, KvGroups.one(layout.layers()));
     }

@@ -125,7 +125,7 @@ public interface KvCopier {
 
     /** Memory of the device beside the pool. */
     interface Beside extends AutoCloseable {
-        /** From the first byte of the pool, for all copies and digests of the device; it may be negative. */
+        /** The offset from the first byte of the pool, for all copies and digests of the device; it may be negative. */
         long offset();
 
         /** Frees it, after its last copy. */

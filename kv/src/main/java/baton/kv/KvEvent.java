@@ -4,8 +4,8 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * A change of what a cache of KV blocks holds, in vLLM's terms ({@code vllm.distributed.kv_events}): what a router that sends requests to
- * cached prefixes needs to know.
+ * A change of the content of a cache of KV blocks, in vLLM's terms ({@code vllm.distributed.kv_events}). A router needs these events to
+ * send requests to cached prefixes.
  */
 public sealed interface KvEvent {
     /** {@link BlockStored#medium} of an accelerator's memory, of main memory and of files. */
@@ -61,7 +61,7 @@ public sealed interface KvEvent {
             blockHashes = List.copyOf(blockHashes);
         }
 
-        /** In a place that the event does not name. */
+        /** A removal from a place that the event does not name. */
         public BlockRemoved(List<BlockHash> blockHashes, String medium) {
             this(blockHashes, Optional.of(medium), Place.UNKNOWN);
         }
@@ -87,10 +87,10 @@ public sealed interface KvEvent {
     record Place(Optional<Integer> group, Optional<String> locality, Optional<String> ownership) {
         public static final Place UNKNOWN = new Place(Optional.empty(), Optional.empty(), Optional.empty());
 
-        /** In the only KV cache group. */
+        /** The only KV cache group. */
         public static final Place ONLY_GROUP = of(0);
 
-        /** In a KV cache group. */
+        /** A KV cache group. */
         public static Place of(int group) {
             return new Place(Optional.of(group), Optional.empty(), Optional.empty());
         }
@@ -99,7 +99,7 @@ public sealed interface KvEvent {
     /**
      * Details of stored blocks that few senders give.
      *
-     * @param extraKeys for each block what its hash depends on beside the tokens, e.g. a cache salt: vLLM's {@code extra_keys}; a block
+     * @param extraKeys for each block the inputs of its hash beside the tokens, e.g. a cache salt: vLLM's {@code extra_keys}; a block
      *     without any has an empty list
      * @param specKind vLLM's {@code kv_cache_spec_kind}, e.g. {@code full_attention}
      * @param slidingWindow tokens of the window: {@code kv_cache_spec_sliding_window}
@@ -114,7 +114,7 @@ public sealed interface KvEvent {
         public static final Details NONE =
                 new Details(Optional.empty(), Place.UNKNOWN, Optional.empty(), Optional.empty(), Optional.empty());
 
-        /** Of blocks in the only KV cache group. */
+        /** The details of blocks in the only KV cache group. */
         public static final Details OF_ONLY_GROUP =
                 new Details(Optional.empty(), Place.ONLY_GROUP, Optional.empty(), Optional.empty(), Optional.empty());
 

@@ -59,7 +59,7 @@ public record KvEventsConfig(
     public enum Publisher {
         /** Nowhere. */
         NULL,
-        /** To subscribers over ZeroMQ. */
+        /** Publishes to subscribers over ZeroMQ. */
         ZMQ;
 
         public String configName() {

@@ -20,7 +20,7 @@ package baton.kv;
  * @param latent an entry is one vector of {@code headDim} elements; else it is a key and a value
  */
 public record KvLayout(int layers, int kvHeads, int headDim, int blockSize, DType dtype, boolean latent) {
-    /** Of keys and values. */
+    /** The layout of a cache of keys and values. */
     public KvLayout(int layers, int kvHeads, int headDim, int blockSize, DType dtype) {
         this(layers, kvHeads, headDim, blockSize, dtype, false);
     }

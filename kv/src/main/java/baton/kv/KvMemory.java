@@ -6,7 +6,7 @@ import java.util.Optional;
 
 /** Where the bytes of a KV pool are. */
 public sealed interface KvMemory {
-    /** Of the first byte, in the address space of the process or of the device. */
+    /** The address of the first byte, in the address space of the process or of the device. */
     long address();
 
     long bytes();

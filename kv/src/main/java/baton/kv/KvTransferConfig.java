@@ -50,7 +50,7 @@ public record KvTransferConfig(
         LoadFailurePolicy loadFailurePolicy,
         VerifyKv verifyKv) {
 
-    /** In {@code kv_connector_extra_config} of connectors with ports of their own: file with the secret that peers show that they know. */
+    /** The key in {@code kv_connector_extra_config} of connectors with ports: the file with the secret by which peers authenticate. */
     public static final String AUTH_SECRET_FILE = "kv_auth_secret_file";
 
     /** There too: {@code required} has the connections of such ports encrypted. */
@@ -100,7 +100,7 @@ public record KvTransferConfig(
             Setting.of(
                     VERIFY_KV,
                     VerifyKv.AUTO.configName(),
-                    "What of loaded keys and values is compared with the model's own: `off`; `last`, the last loaded token in"
+                    "The part of loaded keys and values that is compared with the model's own: `off`; `last`, the last loaded token in"
                             + " all layers; `first_layer`, the last 12 there and all of them in the first layer; `each_block`,"
                             + " the last 12 and the last token of each block in all layers; `full`, everything; `auto`,"
                             + " `first_layer` of loads without digests."));
@@ -295,7 +295,7 @@ public record KvTransferConfig(
             return set(BUFFER_DEVICE, value);
         }
 
-        /** In bytes. */
+        /** The size in bytes. */
         public Builder bufferSize(long value) {
             return set(BUFFER_SIZE, value);
         }

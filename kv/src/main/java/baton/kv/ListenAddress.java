@@ -49,7 +49,7 @@ public final class ListenAddress {
         try {
             address = InetAddress.getByName(host);
         } catch (UnknownHostException e) {
-            throw new ConfigException(hostField, "is " + host + ", which no address is known of", e);
+            throw new ConfigException(hostField, "is " + host + ", which has no known address", e);
         }
         try (ServerSocket any = new ServerSocket()) {
             any.bind(new InetSocketAddress(address, 0));

@@ -2,7 +2,7 @@ package baton.kv;
 
 import java.util.Locale;
 
-/** The policy for a request whose external KV could not be loaded. */
+/** The policy for a request after a failed load of external KV. */
 public enum LoadFailurePolicy {
     /** Compute the tokens that could not be loaded. */
     RECOMPUTE,

@@ -5,13 +5,13 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Python's {@code hash()} of integers, tuples of integers and ASCII texts, as CPython 3.11 and later has it on 64-bit machines: Python/pyhash.c,
- * Objects/longobject.c, Objects/tupleobject.c.
+ * Python's {@code hash()} of integers, tuples of integers and ASCII texts, as in CPython 3.11 and later on 64-bit machines:
+ * Python/pyhash.c, Objects/longobject.c, Objects/tupleobject.c.
  */
 final class PythonHash {
     static final String SEED = "PYTHONHASHSEED";
 
-    /** Of {@code ()}. */
+    /** The hash of {@code ()}. */
     static final long EMPTY_TUPLE = 5740354900026072187L;
 
     /** Integers are hashed modulo this Mersenne prime. */
@@ -40,7 +40,7 @@ final class PythonHash {
         return end(acc, hashes.length);
     }
 
-    /** Of a tuple of tokens. */
+    /** The hash of a tuple of tokens. */
     static long tuple(int[] tokens, int from, int count) {
         long acc = PRIME_5;
         for (int i = 0; i < count; i++) {
@@ -71,7 +71,7 @@ final class PythonHash {
         throw new ConfigException(SEED, "is '" + text + "', must be a number from 0 to 4294967295 for Python's hash()");
     }
 
-    /** Of an ASCII text, by SipHash-1-3 with the key that CPython makes of a seed. */
+    /** The hash of an ASCII text, by SipHash-1-3 with the key that CPython makes of a seed. */
     static long text(String ascii, long seed) {
         byte[] key = new byte[16];
         int x = (int) seed;

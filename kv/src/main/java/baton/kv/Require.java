@@ -50,14 +50,14 @@ public final class Require {
         }
     }
 
-    /** At least a millisecond. */
+    /** Requires at least a millisecond and at most {@code most}. */
     public static void atMost(String field, Duration value, Duration most) {
         if (value.toMillis() < 1 || value.compareTo(most) > 0) {
             throw new ConfigException(field, "is " + value + ", must be 1 ms to " + most.toSeconds() + " s");
         }
     }
 
-    /** At least one number, each a positive multiple of {@code unit}. */
+    /** Requires at least one number, each a positive multiple of {@code unit}. */
     public static void multiples(String field, List<Integer> values, int unit) {
         if (values.isEmpty() || values.stream().anyMatch(each -> each < unit || each % unit != 0)) {
             throw new ConfigException(field, "is " + values + ", must be multiples of " + unit);

@@ -23,7 +23,7 @@ public record ServerTls(Path certificate, Path key, Optional<Path> authorities, 
 
     /** Whether clients present certificates. */
     public enum Clients {
-        /** They are not asked. */
+        /** Clients are not asked for a certificate. */
         NONE(0),
         /** One that is presented must be of the authorities. */
         OPTIONAL(1),

@@ -34,8 +34,8 @@ public final class TemporaryDirectory implements AutoCloseable {
     }
 
     /**
-     * Removes what can be removed; a failure is printed to standard error. Does nothing the second time, which may be on another thread: a
-     * process that ends closes it in a hook while its main thread goes on.
+     * Removes all files that the system lets it remove; a failure is printed to standard error. Does nothing the second time, which may be
+     * on another thread: a process that ends closes the directory in a hook while its main thread goes on.
      */
     @Override
     public synchronized void close() {

@@ -2,7 +2,7 @@ package baton.kv;
 
 import java.util.Locale;
 
-/** What of keys and values that a connector has loaded is compared with those that the model computes here. */
+/** The part of loaded keys and values that is compared with the model's own. */
 public enum VerifyKv {
     /** {@link #FIRST_LAYER} of loads that came without digests of their sender. */
     AUTO(12),

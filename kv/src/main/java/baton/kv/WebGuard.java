@@ -15,9 +15,9 @@ import java.util.regex.Pattern;
 /**
  * Keeps web pages of other origins from using an HTTP server through a browser that can reach it. Two kinds of requests are refused: those
  * that are not {@code GET}, {@code HEAD} or {@code OPTIONS} and that a browser marks as coming from another origin ({@code
- * Sec-Fetch-Site}, {@code Origin}); and, where the server listens on the loopback address without TLS, those to a host name that is not
- * this host's, as a page sends them whose name was made to resolve to this host (DNS rebinding). Clients that are not browsers send none
- * of these headers.
+ * Sec-Fetch-Site}, {@code Origin}); and, where the server listens on the loopback address without TLS, those to a foreign host name, as a
+ * page sends them after its name was made to resolve to this host (DNS rebinding). Clients that are not browsers send none of these
+ * headers.
  *
  * <p>Origins that are allowed get the headers of CORS; {@code *} allows all.
  */

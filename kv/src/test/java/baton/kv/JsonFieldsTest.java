@@ -41,7 +41,7 @@ class JsonFieldsTest {
     }
 
     @Test
-    void whatIsNoJsonIsSaidWithoutTheParsersInnards() {
+    void malformedJsonIsReportedWithoutTheParsersInnards() {
         assertThatThrownBy(() -> JsonFields.parse("p", "{\"a\": "))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("p: not valid JSON: ")

@@ -89,7 +89,7 @@ class JsonObjectArgsTest {
     }
 
     @Test
-    void saysWhatIsWrong() {
+    void namesTheError() {
         assertError("--kv-transfer-config: needs a value", "--kv-transfer-config");
         assertError("--kv-transfer-config: must be a JSON object, is [1]", "--kv-transfer-config", "[1]");
         assertError("--kv-transfer-config.a..b: has an empty key between its dots", "--kv-transfer-config.a..b", "1");

@@ -51,7 +51,7 @@ class KvEventsConfigTest {
     }
 
     @Test
-    void wrongKvEventsFieldsAreNamedWithWhatIsRight() {
+    void wrongKvEventsFieldsAreNamedWithTheAllowedValues() {
         refuses("{\"enabled\": true}", "kv_events_config.enabled", "known: enable_kv_cache_events, publisher");
         refuses("{\"publisher\": \"kafka\"}", "kv_events_config.publisher", "'kafka'; allowed: null, zmq");
         refuses("{\"endpoint\": \"ipc:///tmp/x\"}", "kv_events_config.endpoint", "'ipc:///tmp/x'", "tcp://HOST:PORT");

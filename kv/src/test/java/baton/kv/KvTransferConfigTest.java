@@ -131,7 +131,7 @@ class KvTransferConfigTest {
                 "{\"kv_load_failure_policy\": \"retry\"} | kv_load_failure_policy: unsupported value 'retry'; allowed: recompute, fail",
                 "{\"verify_kv\": \"on\"} | verify_kv: unsupported value 'on'; allowed: auto, off, last, first_layer, each_block, full"
             })
-    void errorsNameFieldValueAndWhatIsAllowed(String json, String message) {
+    void errorsNameFieldValueAndAllowedValues(String json, String message) {
         assertThatThrownBy(() -> json(json)).isInstanceOf(ConfigException.class).hasMessage(message);
     }
 
@@ -167,7 +167,7 @@ class KvTransferConfigTest {
     }
 
     @Test
-    void builderChecksWhatJsonChecks() {
+    void builderChecksTheSameAsJson() {
         KvTransferConfig.Builder builder = KvTransferConfig.builder("X", KvRole.BOTH);
 
         assertThatThrownBy(() -> builder.port(70_000).build())

@@ -102,17 +102,17 @@ public final class Assembler extends InstructionEncoder {
         ADD_INTS(Prefix.P66, Map.M0F, 0xfe),
         /** Only for {@link Width#ZMM}. */
         ADD_SHORTS(Prefix.P66, Map.M0F, 0xfd),
-        /** Of 128 bits each: elements 0 of both, then elements 1. */
+        /** In each 128 bits, elements 0 of both, then elements 1. */
         INTERLEAVE_LOW(Prefix.NONE, Map.M0F, 0x14),
-        /** Of 128 bits each: elements 2 of both, then elements 3. */
+        /** In each 128 bits, elements 2 of both, then elements 3. */
         INTERLEAVE_HIGH(Prefix.NONE, Map.M0F, 0x15),
-        /** Of 128 bits each: shorts 0 of both, then shorts 1 and so on up to 3. */
+        /** In each 128 bits, shorts 0 of both, then shorts 1 and so on up to 3. */
         INTERLEAVE_LOW_SHORTS(Prefix.P66, Map.M0F, 0x61),
-        /** Of 128 bits each: shorts 4 of both, then shorts 5 and so on up to 7. */
+        /** In each 128 bits, shorts 4 of both, then shorts 5 and so on up to 7. */
         INTERLEAVE_HIGH_SHORTS(Prefix.P66, Map.M0F, 0x69),
-        /** Of 128 bits: the lower halves of both. Only for {@link Width#XMM}. */
+        /** The lower halves of both. Only for {@link Width#XMM}. */
         LOWER_HALVES(Prefix.NONE, Map.M0F, 0x16),
-        /** Of 128 bits: the upper half of the second source, then that of the first. Only for {@link Width#XMM}. */
+        /** The upper half of the second source, then that of the first. Only for {@link Width#XMM}. */
         UPPER_HALVES(Prefix.NONE, Map.M0F, 0x12),
         /** Sums of neighbours of the first source, then of the second. Only for {@link Width#XMM}. */
         ADD_NEIGHBOURS(Prefix.F2, Map.M0F, 0x7c),
@@ -386,7 +386,7 @@ public final class Assembler extends InstructionEncoder {
         bytes(0x96);
     }
 
-    /** Of 128 bits each: the product of the sources' lower or upper halves as polynomials over bits (PCLMULQDQ, VPCLMULQDQ). */
+    /** Multiplies, in each 128 bits, the sources' lower or upper halves as polynomials over bits (PCLMULQDQ, VPCLMULQDQ). */
     public void multiplyPolynomials(int to, int one, int other, boolean upper) {
         withRegister(width, Prefix.P66, Map.M0F3A, 0x44, to, one, other);
         bytes(upper ? 0x11 : 0x00);
@@ -407,13 +407,13 @@ public final class Assembler extends InstructionEncoder {
         bytes(bits);
     }
 
-    /** Of each 16 bits; zeros come from the left. */
+    /** Shifts each 16 bits; zeros come from the left. */
     public void shiftShortsRight(int to, int from, int bits) {
         withRegister(width, Prefix.P66, Map.M0F, 0x71, 2, to, from);
         bytes(bits);
     }
 
-    /** Of 128 bits each: elements {@code a} and {@code a + 1} of both, {@code a} being 0 or 2. */
+    /** Takes, in each 128 bits, elements {@code a} and {@code a + 1} of both, {@code a} being 0 or 2. */
     public void pairs(int to, int one, int other, int a) {
         withRegister(width, Prefix.NONE, Map.M0F, 0xc6, to, one, other); // vshufps
         bytes(a == 0 ? 0x44 : 0xee);

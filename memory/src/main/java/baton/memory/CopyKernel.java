@@ -38,7 +38,7 @@ import org.slf4j.LoggerFactory;
  * and PCLMULQDQ. The code touches nothing but the ranges and a {@link Work}. {@code -Dbaton.copy=java} switches it off, and it is compared with
  * Java's copying and {@link CRC32C} once before it is used.
  *
- * <p>A page of a mapping that the system cannot give ends the process here, where Java's own copying throws: map only what cannot
+ * <p>A page of a mapping that the system cannot give ends the process here, where Java's own copying throws: map only files that cannot
  * shrink.
  */
 public final class CopyKernel {
@@ -103,7 +103,7 @@ public final class CopyKernel {
         }
     }
 
-    /** Of the self-check: rows, runs, bytes of a run. From one line on, and more than a cache of the first level has. */
+    /** The shapes of the self-check: rows, runs, bytes of a run. They range from one line to more than a first-level cache. */
     private static final int[][] CHECKED = {
         {1, 1, 64}, {1, 3, 128}, {2, 2, 192}, {3, 1, 1024}, {2, 5, 4096}, {1, 1, 64 << 10}
     };
@@ -131,7 +131,7 @@ public final class CopyKernel {
                 function(CopyKernelCode.copy(vectors.width, true, false)));
     }
 
-    /** Of functions of {@link CopyKernelCode#copy}. */
+    /** Binds the functions of {@link CopyKernelCode#copy}. */
     CopyKernel(Vectors vectors, MethodHandle copyPastCaches, MethodHandle digestPastCaches, MethodHandle digest) {
         this.vectors = vectors;
         this.copyPastCaches = copyPastCaches;
@@ -140,8 +140,8 @@ public final class CopyKernel {
     }
 
     /**
-     * The kernel of this process; empty if {@value #PROPERTY} says {@code java}, or the processor or the system lacks what it takes, or
-     * its self-check fails.
+     * The kernel of this process; empty if {@value #PROPERTY} says {@code java}, or the processor or the system lacks a feature that the
+     * kernel needs, or the self-check fails.
      *
      * @throws IllegalArgumentException if {@value #PROPERTY} has a value that it cannot have
      */
@@ -339,8 +339,8 @@ public final class CopyKernel {
     }
 
     /**
-     * Copies two ranges and digests them. One that is given twice is copied twice, line by line: what stays is what the second
-     * lane has digested.
+     * Copies two ranges and digests them. A range that is given twice is copied twice, line by line: the destination keeps the bytes that
+     * the second lane digested.
      *
      * @param work has the digests afterwards
      */
@@ -411,7 +411,7 @@ public final class CopyKernel {
 
     /** The state of a thread. */
     static final class Work {
-        /** Of each of two ranges, for {@link #copyRows}. */
+        /** The limit of rows in each of two ranges, for {@link #copyRows}. */
         static final int MOST_ROWS = 64;
 
         private final MemorySegment memory;

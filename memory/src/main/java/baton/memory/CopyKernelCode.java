@@ -86,7 +86,7 @@ final class CopyKernelCode {
     private static final int FACTORS = 0;
     private static final int FIRST_REMAINDER = 1;
     private static final int MOST_VECTORS = 4;
-    /** Of data and products by turns, so that a vector need not wait for the one before it. */
+    /** The first of the registers for data and products by turns, so that a vector need not wait for the one before it. */
     private static final int FIRST_SPARE = FIRST_REMAINDER + LANES * MOST_VECTORS;
 
     private static final int SPARES = 6;
@@ -268,7 +268,7 @@ final class CopyKernelCode {
         code.storeInt(at(DIGEST, lane * Integer.BYTES), CRC);
     }
 
-    /** To the next line; zero if there is none in the run. */
+    /** Advances to the next line; zero if the run has no further line. */
     private void goOn() {
         code.add(FROM, LINE);
         code.add(TO, LINE);

@@ -53,7 +53,7 @@ public final class CopyPlan {
      *
      * @param value index of the value that it is a part of; only digests need it
      * @param inValue where it begins in the value
-     * @throws IndexOutOfBoundsException if one of the memories does not have it, or a value to be digested
+     * @throws IndexOutOfBoundsException if the range exceeds one of the memories, or a value to be digested
      */
     public void add(int value, long inValue, long fromOffset, long toOffset, long length) {
         checkRange("from", fromOffset, length, from.byteSize());

@@ -1,8 +1,8 @@
 package baton.memory;
 
 /**
- * Ranges to copy from one memory to another, looked up by number when a thread is about to copy them: what starts a copy of very many ranges
- * need not go through them all. Read by several threads at a time.
+ * Ranges to copy from one memory to another, looked up by number when a thread is about to copy them. So the start of a copy costs the same
+ * for few and for many ranges. Read by several threads at a time.
  */
 public interface CopyRanges {
     /** Number of ranges. */

@@ -4,19 +4,19 @@ import java.util.List;
 
 /**
  * The ranges of several memories, cut into pieces to be copied at a time. A piece has a section of each memory's ranges: as each memory has
- * its part of each value, in the same order, what lies together on the other side is copied together.
+ * its part of each value, in the same order, neighbouring bytes on the other side are copied together.
  */
 final class CopySections {
     /** Ranges of more are cut, to multiples of {@link #CUT}. */
     private static final long UNCUT = 256L << 10;
 
     private static final long CUT = 64L << 10;
-    /** With so many ranges for each piece, pieces are even enough without cutting a range. */
+    /** The number of ranges for each piece from which on pieces are even enough without cutting a range. */
     private static final int MANY = 4;
 
     private final List<? extends CopyRanges> sources;
     private final int pieces;
-    /** By source and piece: the section's first range, and where it begins in it. */
+    /** For each source and piece, the section's first range, and its beginning in that. */
     private final int[][] first;
 
     private final long[][] at;

@@ -27,7 +27,7 @@ abstract sealed class InstructionEncoder permits Assembler {
         }
     }
 
-    /** Of opcodes. */
+    /** The maps of opcodes. */
     enum Map {
         M0F(1),
         M0F38(2),

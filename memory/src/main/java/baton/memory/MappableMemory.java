@@ -42,7 +42,7 @@ public record MappableMemory(MemorySegment memory, Path file) {
      * Allocates. Pages are taken from the system from now on, by a thread of their own: a page that is taken when it is first written
      * to costs as much time as copying it once or twice.
      *
-     * @param arena with which the memory ends, for this process; a process that has it mapped keeps it
+     * @param arena with which the memory ends, for this process; other processes keep their mappings
      * @param purpose its use, for errors and for {@code /proc/PID/maps}
      * @throws IllegalStateException if the kernel refuses
      * @throws UnsupportedOperationException if there is no such memory here, see {@link #whyNone}

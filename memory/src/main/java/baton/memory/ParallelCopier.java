@@ -32,7 +32,7 @@ public final class ParallelCopier implements AutoCloseable {
     /** Copies of so many bytes and more go past the caches: smaller ones may be in a cache already, and be read from it afterwards. */
     private static final long PAST_CACHES = 8L << 20;
 
-    /** So many that threads end at about the same time although the machine does not run them equally. */
+    /** Enough that threads end at about the same time although the machine does not run them equally. */
     private static final int PIECES_PER_THREAD = 16;
 
     private final int threads;
@@ -77,7 +77,7 @@ public final class ParallelCopier implements AutoCloseable {
         /** The last byte is in place. */
         void copied();
 
-        /** It cannot go on: a page could not be had, or a listener has thrown. */
+        /** The copy cannot continue: a page was not available, or a listener threw. */
         void failed(Throwable cause);
 
         /** The copier is closed. */
@@ -212,7 +212,7 @@ public final class ParallelCopier implements AutoCloseable {
     private final class CopiesJob extends Job {
         private final List<List<Copy>> pieces;
         private final Optional<RunDigests> digests;
-        /** By piece: index of its first range. */
+        /** The index of each piece's first range. */
         private final int[] firsts;
 
         private CopiesJob(

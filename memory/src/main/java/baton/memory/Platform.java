@@ -3,8 +3,8 @@ package baton.memory;
 import java.util.Locale;
 
 /**
- * The platform of a process. Code that asks has an alternative in plain Java for platforms that lack what it is bound to, and says in its
- * log that it took it.
+ * The platform of a process. Code that depends on a platform has an alternative in plain Java for other platforms, and logs that it uses
+ * the alternative.
  *
  * @param os {@code linux}, {@code macosx}, or another name of the JVM
  * @param arch {@code x86_64}, {@code arm64}, or another name of the JVM
@@ -23,7 +23,7 @@ public record Platform(String os, String arch) {
         return other == null ? of(System.getProperty("os.name"), System.getProperty("os.arch")) : parse(other);
     }
 
-    /** By the JVM's {@code os.name} and {@code os.arch}. */
+    /** The platform with the JVM's {@code os.name} and {@code os.arch}. */
     public static Platform of(String osName, String osArch) {
         String os = osName.toLowerCase(Locale.ROOT);
         return new Platform(
@@ -56,7 +56,7 @@ public record Platform(String os, String arch) {
         return arch.equals("x86_64");
     }
 
-    /** As in the names of jars with native code. */
+    /** The platform's name in jars with native code. */
     @Override
     public String toString() {
         return os + "-" + arch;

@@ -12,19 +12,19 @@ final class Populating {
     /** A piece. */
     private static final long POPULATED_AT_ONCE = 2L << 20;
 
-    /** Between two pieces, where a processor is free. */
+    /** The pause between two pieces while a processor is free. */
     private static final long PAUSE_NANOS = 1_000_000;
 
-    /** Between two pieces, where none is. */
+    /** The pause between two pieces while no processor is free. */
     private static final long LONG_PAUSE_NANOS = 25_000_000;
 
-    /** A thread that has slept begins so much late at least. */
+    /** A thread that wakes this much late has competed for its processor. */
     private static final long LATE_NANOS = 250_000;
 
     /** Processors that the process leaves free while nothing of it waits for one, a part of which other processes may take. */
     private static final double FREE = 1.25;
 
-    /** Of few processors, the share that it leaves free then. */
+    /** On a machine with few processors, {@link #FREE} is limited to this share of them. */
     private static final double FREE_SHARE = 0.75;
 
     private final MemorySegment mapping;

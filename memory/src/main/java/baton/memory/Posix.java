@@ -64,10 +64,10 @@ public final class Posix {
     private static final int EINTR = 4;
     private static final int EAGAIN = 11;
     private static final int EACCES = 13;
-    /** Of a {@code struct flock}: {@code [type: 2 | whence: 2 | pad: 4 | start: 8 | length: 8 | pid: 4 | pad: 4]}. */
+    /** The size of a {@code struct flock}: {@code [type: 2 | whence: 2 | pad: 4 | start: 8 | length: 8 | pid: 4 | pad: 4]}. */
     private static final int FLOCK_BYTES = 32;
 
-    /** In place of a file descriptor, for anonymous memory. */
+    /** Stands for a file descriptor in mappings of anonymous memory. */
     public static final int NO_FILE = -1;
 
     private static final long MAP_FAILED = -1;
@@ -376,7 +376,7 @@ public final class Posix {
 
     /**
      * Has {@code exit}, with which the JVM ends, call {@code _exit} with its status before anything else, so that no destructors of C
-     * libraries run: glibc's {@code on_exit}, whose handlers are called in the reverse order of their registration.
+     * libraries run: glibc's {@code on_exit}, which calls handlers in the reverse order of their registration.
      *
      * @return false if the C library has no such functions, or refuses
      */

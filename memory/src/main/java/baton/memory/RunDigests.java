@@ -1,8 +1,8 @@
 package baton.memory;
 
 /**
- * Digests to make of ranges while they are moved. Each range is {@code [row][run][runBytes]}; a run has one CRC32C over its bytes in all
- * rows, in their order. So one pass over a KV block, whose rows are its layers, digests each head apart.
+ * The digests to compute of ranges during a transfer. Each range is {@code [row][run][runBytes]}; a run has one CRC32C over its bytes in
+ * all rows, in their order. The rows of a KV block are its layers, so one pass over the block digests each head apart.
  *
  * @param rows in a range
  * @param runs in a row

@@ -10,7 +10,7 @@ public final class ValueDigests {
     private final long valueBytes;
     /** The initial register of a value, at its end. */
     private final int begin;
-    /** By value: the sum of the parts' registers, which began with zeros, moved to the value's end. */
+    /** For each value, the sum of the parts' registers, which began with zeros, moved to the value's end. */
     private final AtomicIntegerArray registers;
 
     public ValueDigests(int values, long valueBytes) {

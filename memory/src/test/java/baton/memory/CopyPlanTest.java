@@ -23,7 +23,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 class CopyPlanTest {
     private final Random random = new Random(7);
 
-    /** Threads, values, parts of a value, bytes of a part: below and above what goes past the caches, in lines and not. */
+    /** Threads, values, parts of a value, bytes of a part: below and above the size that bypasses the caches, in whole lines and not. */
     private static final int[][] SHAPES = {
         {2, 5, 4, 4096},
         {2, 40, 16, 16384},
@@ -47,7 +47,7 @@ class CopyPlanTest {
         }
     }
 
-    /** Parts of values, those of one memory. */
+    /** The parts of values that one memory has. */
     private record Parts(
             MemorySegment from,
             MemorySegment to,

@@ -21,7 +21,8 @@ class MappedFileTest {
 
     @BeforeEach
     void onLinuxOnly() {
-        assumeTrue(Platform.current().isLinux(), "this is not Linux, with whose calls files are mapped and locked");
+        assumeTrue(
+                Platform.current().isLinux(), "this is not Linux: files are mapped and locked by Linux system calls");
     }
 
     @Test
@@ -78,7 +79,7 @@ class MappedFileTest {
     }
 
     @Test
-    void whatIsNotAFileOfThisUserAloneIsRefused() throws IOException {
+    void onlyAPrivateFileOfThisUserIsTaken() throws IOException {
         Path readable = Files.createFile(directory.resolve("readable"));
         Files.setPosixFilePermissions(readable, PosixFilePermissions.fromString("rw-r--r--"));
         assertThatThrownBy(() -> MappedFile.open(readable)).hasMessageContaining("mode=644");

@@ -26,7 +26,7 @@ class ParallelCopierTest {
 
     private final Random random = new Random(7);
 
-    /** Rows, runs, bytes of a run, ranges: below and above what goes past the caches, lines of a run from one on. */
+    /** Rows, runs, bytes of a run, ranges: below and above the size that bypasses the caches, from one line a run on. */
     private static final int[][] SHAPES = {
         {1, 1, 64, 1},
         {2, 3, 64, 2},

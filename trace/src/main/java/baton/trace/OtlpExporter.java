@@ -109,7 +109,7 @@ public final class OtlpExporter implements AutoCloseable {
         return dropped.get();
     }
 
-    /** Sends what waits, for a few seconds at most. Spans that come later are dropped. */
+    /** Sends the waiting spans, for a few seconds at most. Spans that come later are dropped. */
     @Override
     public void close() {
         end = Deadline.after(ticker, CLOSE_DEADLINE);
@@ -214,7 +214,7 @@ public final class OtlpExporter implements AutoCloseable {
                 .map(value -> Duration.ofSeconds(Long.parseLong(value)));
     }
 
-    /** Counts what the collector says that it has taken; a body that is no such answer counts as all. */
+    /** Counts the spans that the collector reports as taken; a body that is no such answer counts as all. */
     private void taken(byte[] answer, int spans) {
         long rejected = 0;
         try {

@@ -5,7 +5,7 @@ import java.net.URI;
 import java.time.Duration;
 
 /**
- * Where spans go, and what may be kept of them until then.
+ * The destination of spans, and the limits of their buffer.
  *
  * @param endpoint of a collector's OTLP/HTTP receiver, which takes JSON: {@code http://host:4318/v1/traces}
  * @param service name of this process's part, {@code service.name}

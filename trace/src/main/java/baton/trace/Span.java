@@ -14,7 +14,7 @@ import java.util.TreeMap;
  * @param startNanos nanoseconds since 1970, UTC
  * @param endNanos likewise
  * @param attributes by name
- * @param error what went wrong; empty if nothing did
+ * @param error the operation's error; empty if it succeeded
  */
 public record Span(
         String traceId,
@@ -27,7 +27,7 @@ public record Span(
         Map<String, Value> attributes,
         List<Event> events,
         Optional<String> error) {
-    /** What a span is to the process that recorded it; the codes are OTLP's. */
+    /** The role of a span in the process that recorded it; the codes are OTLP's. */
     public enum Kind {
         INTERNAL(1),
         /** The answer to a request. */

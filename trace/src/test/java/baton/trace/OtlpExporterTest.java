@@ -82,7 +82,7 @@ class OtlpExporterTest {
     }
 
     @Test
-    void whatWaitsIsSentInBatchesWhenTheExporterIsClosed() throws Exception {
+    void waitingSpansAreSentInBatchesWhenTheExporterIsClosed() throws Exception {
         OtlpExporter exporter = exporter(new OtlpSettings(
                 collector.endpoint(), "baton-test", 1000, 100, Duration.ofMinutes(5), Duration.ofSeconds(60)));
         IntStream.range(0, 250).forEach(i -> exporter.export(span(exporter, "span " + i)));

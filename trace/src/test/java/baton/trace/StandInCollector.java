@@ -19,7 +19,7 @@ import java.util.function.Predicate;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** An OTLP/HTTP receiver for tests: it checks the form of what it gets as the specification has it, and keeps the spans. */
+/** An OTLP/HTTP receiver for tests: it checks the form of requests against the specification, and keeps the spans. */
 public final class StandInCollector implements AutoCloseable {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
@@ -50,7 +50,7 @@ public final class StandInCollector implements AutoCloseable {
         }
     }
 
-    /** What the collector answers. */
+    /** The collector's answer. */
     public record Answer(int status, String body) {
         public static final Answer TAKEN = new Answer(200, "{}");
     }

@@ -20,8 +20,8 @@ import baton.kv.Ticker;
  * @param tensorParallelSize ranks that share the heads
  * @param pipelineParallelSize stages that share the layers
  * @param ticker the time to wait by
- * @param wake has the engine look soon at what its connector has to report, should it be waiting; for any thread, and cheap. An
- *     engine looks without it too, but seldom
+ * @param wake makes a waiting engine poll its connector's reports soon; for any thread, and cheap. Without it the engine polls too, but
+ *     seldom
  */
 public record ConnectorContext(
         KvTransferConfig config,
@@ -40,7 +40,7 @@ public record ConnectorContext(
     }
 
     /**
-     * Refuses latent entries for a connector whose format has keys and values.
+     * Refuses latent entries, for a connector with a format of keys and values.
      *
      * @throws ConfigException naming the connector
      */
@@ -54,7 +54,7 @@ public record ConnectorContext(
         }
     }
 
-    /** The context of an engine that looks often, whose layers are one group. */
+    /** The context of an engine that polls often and has one group of layers. */
     public ConnectorContext(
             KvTransferConfig config,
             ModelFingerprint model,
@@ -75,7 +75,7 @@ public record ConnectorContext(
                 () -> {});
     }
 
-    /** The context of an engine in one rank, whose pool has all layers and heads. */
+    /** The context of an engine in one rank: its pool has all layers and heads. */
     public ConnectorContext(KvTransferConfig config, ModelFingerprint model, KvLayout layout, Ticker ticker) {
         this(config, model, layout, layout, 1, 1, ticker);
     }

@@ -73,8 +73,8 @@ public interface KvConnector {
     SchedulerConnector scheduler(ConnectorContext context);
 
     /**
-     * The side that moves bytes, for one rank. The ranks are asked for in order, stage after stage. They are threads of one
-     * process, so their workers may share what they have to put together.
+     * The side that moves bytes, for one rank. The ranks are asked for in order, stage after stage. They are threads of one process, so
+     * their workers may share state.
      *
      * @throws baton.kv.ConfigException if the configuration cannot work
      */

@@ -5,7 +5,7 @@ public sealed interface KvMatch {
     /** Nothing. */
     record None() implements KvMatch {}
 
-    /** Not known yet; ask again in a later step. The request waits without holding blocks. */
+    /** The match is not known yet; ask again in a later step. The request waits without holding blocks. */
     record Pending() implements KvMatch {}
 
     /**
@@ -17,7 +17,7 @@ public sealed interface KvMatch {
      *     part of the pool only; a request beyond it waits without blocks
      */
     record Tokens(int count, boolean async, boolean reached) implements KvMatch {
-        /** From a place that is known to be there. */
+        /** Tokens at a place that is known to exist. */
         public Tokens(int count, boolean async) {
             this(count, async, true);
         }

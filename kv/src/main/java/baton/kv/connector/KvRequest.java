@@ -49,7 +49,7 @@ public interface KvRequest {
         return true;
     }
 
-    /** For the second and later samples of a prompt ({@code n}): the id of the first, which may be gone. */
+    /** The id of a prompt's first sample, for its later samples ({@code n}); the first may have ended. */
     default Optional<String> firstSample() {
         return Optional.empty();
     }

@@ -109,7 +109,7 @@ final class OwnConnectors {
                 e instanceof ExceptionInInitializerError
                         ? "class " + className + " does not load: " + why
                         : "class " + className + " does not fit this version of Baton or of Java: " + why
-                                + ". Compile it against this version's module kv, and put what else it needs into its jar",
+                                + ". Compile it against this version's module kv, and put its other libraries into its jar",
                 e);
     }
 }

@@ -18,9 +18,9 @@ public final class ReportMerger {
     private final int ranks;
     private final Map<String, BitSet> sent = new HashMap<>();
     private final Map<String, BitSet> received = new HashMap<>();
-    /** Of requests that not all ranks have received. */
+    /** The hidden states of requests that not all ranks have received. */
     private final Map<String, HiddenState> hidden = new HashMap<>();
-    /** Of requests that not all ranks have received. */
+    /** The unverified requests that not all ranks have received. */
     private final Set<String> unverified = new HashSet<>();
 
     /** @param ranks that report in each step */

@@ -58,10 +58,10 @@ public interface SchedulerConnector extends AutoCloseable {
     default void onRefused(String requestId, JsonFields kvTransferParams) {}
 
     /**
-     * How many tokens after the first {@code computedTokens} can come from elsewhere. May be called repeatedly for a request and
-     * must change nothing.
+     * The number of tokens after the first {@code computedTokens} that can be loaded. May be called repeatedly for a request and must
+     * change nothing.
      *
-     * @param computedTokens tokens whose KV is here already; whole blocks
+     * @param computedTokens tokens with KV in the pool already; whole blocks
      */
     KvMatch match(KvRequest request, int computedTokens);
 
@@ -71,7 +71,7 @@ public interface SchedulerConnector extends AutoCloseable {
      *
      * @param blockTable all blocks of the request so far, those of computed tokens included; of several groups of layers
      *     ({@link ConnectorContext#groups}) the tables of equal length one after the other
-     * @param computedTokens tokens whose KV was here before
+     * @param computedTokens tokens with KV in the pool before
      * @param externalTokens tokens this connector is to load, following the computed ones
      */
     void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens);
@@ -79,14 +79,14 @@ public interface SchedulerConnector extends AutoCloseable {
     /** The workers' orders for this step. Called exactly once in every step. */
     ConnectorMetadata buildMetadata(ScheduledStep step);
 
-    /** Receives the report of all ranks; for a connector whose workers send no metadata. */
+    /** Receives the report of all ranks; for a connector without worker metadata. */
     default void onStepDone(WorkerReport report) {}
 
     /**
      * Receives the workers' report. The engine calls this method, and no other, after each step.
      *
      * @param report of all ranks together, without metadata
-     * @param metadata of the ranks whose reports had some in this step
+     * @param metadata of this step's reports, by rank; only of reports that had some
      */
     default void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
         onStepDone(report);
@@ -102,8 +102,8 @@ public interface SchedulerConnector extends AutoCloseable {
     }
 
     /**
-     * The answer with the {@code kv_transfer_params} of a request that has ended was lost, as its client had left. Called at most
-     * once, and only while the request's blocks are kept. They need not be kept for a peer that would learn of them from the answer.
+     * The answer with the {@code kv_transfer_params} of a request that has ended was lost, as its client had left. Called at most once, and
+     * only while the request's blocks are kept. A peer that needs the answer to find the blocks will not read them.
      */
     default void onAnswerLost(String requestId) {}
 
@@ -149,7 +149,7 @@ public interface SchedulerConnector extends AutoCloseable {
         LENGTH,
         /** Its client left, or caches hold less of it than it requires. */
         ABORTED,
-        /** It failed. */
+        /** The request failed. */
         ERROR
     }
 
@@ -185,9 +185,9 @@ public interface SchedulerConnector extends AutoCloseable {
      *
      * @param requests those that have tokens to compute in it
      * @param finished ids of requests that ended since the last step
-     * @param preempted ids of requests whose blocks were taken back for it, or since the last one because their load failed; these
-     *     may be among {@code requests} again, with other blocks. Its forward pass may write to what was taken back, so a
-     *     worker that still reads that is done with it when {@link WorkerConnector#startLoad} returns
+     * @param preempted ids of requests that lost their blocks to this step, or since the last step to a failed load; these may be among
+     *     {@code requests} again, with other blocks. The step's forward pass may write to the lost blocks, so a worker must have finished
+     *     reading them when {@link WorkerConnector#startLoad} returns
      */
     record ScheduledStep(List<ScheduledRequest> requests, Set<String> finished, Set<String> preempted) {}
 
@@ -195,7 +195,7 @@ public interface SchedulerConnector extends AutoCloseable {
      * One request's part in a step.
      *
      * @param blockTable all its blocks, as in {@link #onAllocated}
-     * @param computedTokens tokens whose KV is in place before this step, loaded ones included
+     * @param computedTokens tokens with KV in place before this step, loaded ones included
      * @param scheduledTokens tokens computed in this step
      */
     record ScheduledRequest(KvRequest request, int[] blockTable, int computedTokens, int scheduledTokens) {}

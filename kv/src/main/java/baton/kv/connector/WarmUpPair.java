@@ -27,7 +27,7 @@ public record WarmUpPair(
     private static final JsonFields PREFILL =
             JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
 
-    /** Of a connector that needs no more in common in both legs than their request ids. */
+    /** The pair of a connector that needs no more in common in both legs than their request ids. */
     public WarmUpPair(
             KvConnector connector,
             KvTransferConfig producer,

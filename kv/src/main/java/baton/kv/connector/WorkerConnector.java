@@ -87,8 +87,8 @@ public interface WorkerConnector extends AutoCloseable {
 
     /**
      * Logits that this step computed for these requests are not finite, or keys and values that were loaded for them are not those of the
-     * model, so what the step computed is wrong: what it was to save of them must not be found or taken by anyone. They end with an error, or
-     * are computed again. Not called in steps without such requests.
+     * model, so the step's results for them are wrong: their saves of this step must not become visible to a peer or a store. The requests
+     * end with an error, or are computed again. Not called in steps without such requests.
      */
     default void discardSaves(Set<String> requestIds) {}
 

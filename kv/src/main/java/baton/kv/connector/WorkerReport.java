@@ -10,15 +10,15 @@ import java.util.Set;
 /**
  * A worker connector's report of its work since the last one.
  *
- * @param sent requests whose blocks are no longer needed; only those whose release was delayed
- * @param received requests whose asynchronous load is over, well or badly
+ * @param sent requests with a delayed release that no longer need their blocks
+ * @param received requests with an asynchronous load that is over, well or badly
  * @param invalidBlocks blocks that could not be loaded; for an asynchronous load reported no later than {@code received}
  * @param hidden of received requests, the hidden state of the prompt's last token, if it came; from one rank or from several. If all
  *     keys and values of the prompt came too, nothing of it is computed here
  * @param measurements for the metrics
  * @param busy the worker needs further steps, although no request may be left that does
  * @param metadata for the connector's scheduler side, which gets it by rank; empty in the report that all ranks' are merged to
- * @param unverified of received requests, those whose blocks came without digests, so that only the engine can tell whether they are right
+ * @param unverified received requests with blocks that came without digests, so that only the engine can verify them
  */
 public record WorkerReport(
         Set<String> sent,

@@ -1,6 +1,6 @@
 package baton.kv.safetensors;
 
-/** A file whose tensors are in a form of its own: {@link #data} is that form, and rows are unpacked to fp32. */
+/** A file with packed tensors: {@link #data} is the packed form, and rows are unpacked to fp32. */
 public interface PackedTensorFile extends TensorFile {
     /**
      * Of one tensor.

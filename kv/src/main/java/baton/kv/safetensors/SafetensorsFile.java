@@ -53,7 +53,7 @@ public final class SafetensorsFile implements TensorFile {
         return header.metadata();
     }
 
-    /** In the header's order. */
+    /** The tensors in the header's order. */
     @Override
     public Set<String> names() {
         return header.tensors().keySet();

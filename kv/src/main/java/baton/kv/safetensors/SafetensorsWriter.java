@@ -50,7 +50,7 @@ public final class SafetensorsWriter {
         }
     }
 
-    /** As {@link #write(Path, Map, List)}, at the channel's position. The channel stays open. */
+    /** Writes as {@link #write(Path, Map, List)} does, at the channel's position. The channel stays open. */
     public static void write(FileChannel channel, Map<String, String> metadata, List<Tensor> tensors)
             throws IOException {
         Map<String, TensorInfo> infos = layOut(tensors);

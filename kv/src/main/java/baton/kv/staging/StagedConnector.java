@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
  * inside, its peers and its stores need not know of the device.
  *
  * Computed: after each layer of a step the blocks that the step wrote are copied to the mirror, and then the connector's saveLayer is
- * called. So for the connector the mirror always has what the pool has, of all blocks that were computed here.
+ * called. So for the connector the mirror always equals the pool in all blocks that were computed here.
  *
  * Loaded: the connector writes to the mirror. A load within a step is copied to the device layer by layer, before each layer; a load
  * between steps in one batch, in the step that reports it as over.

@@ -6,8 +6,8 @@ import java.util.List;
 /**
  * The copies of a step.
  *
- * @param inner for the connector inside
- * @param loads whose blocks have been allocated since the last step
+ * @param inner the metadata of the connector inside
+ * @param loads with blocks allocated since the last step
  * @param written blocks of each group of layers that the step's forward pass writes to
  */
 record StagedMetadata(ConnectorMetadata inner, List<Load> loads, List<int[]> written) implements ConnectorMetadata {

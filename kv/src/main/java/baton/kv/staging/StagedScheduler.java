@@ -18,7 +18,7 @@ import java.util.stream.IntStream;
 final class StagedScheduler extends ForwardingScheduler {
     private final int blockSize;
     private final KvGroups groups;
-    /** Requests whose last match is for a load between steps. */
+    /** Requests with a last match for a load between steps. */
     private final Set<String> loadBetweenSteps = new HashSet<>();
 
     private List<Load> loads = new ArrayList<>();

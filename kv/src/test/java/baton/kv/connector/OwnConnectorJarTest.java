@@ -136,7 +136,7 @@ class OwnConnectorJarTest {
                 .hasMessage("kv_connector: class com.example.Mine returned null for its SchedulerConnector");
     }
 
-    /** What it was compiled against had other methods. */
+    /** The interface that it was compiled against had other methods. */
     @Test
     void aClassOfAnotherVersionOfTheInterfacesSaysSoBeforeTheFirstRequest() throws IOException {
         JavaFileObject earlier = source("baton.kv.connector.SchedulerConnector", """

@@ -17,7 +17,7 @@ class ReportMergerTest {
     }
 
     @Test
-    void aHiddenStateFromOneRankIsToldWhenAllHaveReceivedTheRequest() {
+    void aHiddenStateFromOneRankIsReportedWhenAllHaveReceivedTheRequest() {
         ReportMerger merger = new ReportMerger(2);
         HiddenState state = new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {1}));
         WorkerReport withState =

@@ -24,7 +24,7 @@ class SafetensorsFileTest {
     Path directory;
 
     @Test
-    void whatIsWrittenIsRead() throws IOException {
+    void writtenTensorsAreRead() throws IOException {
         Path file = directory.resolve("a.safetensors");
         SafetensorsWriter.write(
                 file,
