@@ -20,11 +20,11 @@ import org.slf4j.LoggerFactory;
  * TensorMemoryPool.
  *
  * <h2>Invariants</h2>
- * Memory is allocated from the system in roots, on demand, and a root's pages when they are used: who allocates does not wait for the root's
- * pages. All roots together never exceed the capacity. A root is divided into
- * pieces by halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are
- * never both free: they are merged. Roots of host memory that are larger than usual are freed when no piece of them is in use, other ones when
- * another root needs their room, and all when the pool is closed and no piece is in use.
+ * Memory is allocated from the system in roots, on demand, and a root's pages when they are used: an allocation does
+ * not wait for the root's pages. All roots together never exceed the capacity. A root is divided into pieces by halving; every byte of a
+ * root belongs to exactly one piece, which is free or in use. Two halves of one piece are never both free: they are merged. Roots of host
+ * memory that are larger than usual are freed when no piece of them is in use, other ones when another root needs their room, and all when
+ * the pool is closed and no piece is in use.
  */
 public final class BuddyPool implements TensorMemory, AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(BuddyPool.class);
@@ -40,7 +40,7 @@ public final class BuddyPool implements TensorMemory, AutoCloseable {
     @GuardedBy("this")
     private final Set<Root> roots = new LinkedHashSet<>();
 
-    /** By order. */
+    /** The free pieces by order. */
     @GuardedBy("this")
     private final List<LinkedHashSet<Extent>> free = new ArrayList<>();
 
@@ -122,7 +122,7 @@ public final class BuddyPool implements TensorMemory, AutoCloseable {
             this.memory = extent.root.memory.slice(extent.offset, bytes);
         }
 
-        /** As many bytes as were asked for; not to be used after {@link #close}. */
+        /** The requested number of bytes; not to be used after {@link #close}. */
         public TensorBytes memory() {
             return memory;
         }
@@ -153,7 +153,7 @@ public final class BuddyPool implements TensorMemory, AutoCloseable {
         }
     }
 
-    /** Of the host's memory, if there is no room now. */
+    /** Allocates from the host's memory if the pool has no room now. */
     @Override
     public Tensor allocate(Tensor.Type type, List<Long> shape) {
         return allocate(Tensor.bytes(type, shape))

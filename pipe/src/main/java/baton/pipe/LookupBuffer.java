@@ -68,7 +68,7 @@ public interface LookupBuffer extends AutoCloseable {
      *
      * @param tokens to look for; empty for any entry
      * @param roi of {@code tokens}
-     * @return empty if the producer tells that it will never be inserted; the caller closes the entry
+     * @return empty if the producer reports that it will never be inserted; the caller closes the entry
      * @throws DamagedTensorException if its bytes are not those that were inserted; the buffer can still be used
      * @throws PipeException if there was none in time, or the buffer has ended
      */

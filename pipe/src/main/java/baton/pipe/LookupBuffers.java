@@ -5,12 +5,11 @@ import java.time.Duration;
 import java.util.function.Consumer;
 
 /**
- * Lookup buffers over two pipes between a producer and a consumer: vLLM's {@code SimpleBuffer}, whose signal pipe carries
- * requests and whose data pipe carries answers. Here requests have numbers, so that many can wait at once and are answered as
- * their entries are inserted.
+ * Lookup buffers over two pipes between a producer and a consumer: vLLM's {@code SimpleBuffer}. The signal pipe carries requests, and the
+ * data pipe carries answers. Here requests have numbers, so that many can wait at once and are answered as their entries are inserted.
  */
 public final class LookupBuffers {
-    /** For a part of an answer: the consumer's reading thread does nothing else. */
+    /** The limit for a part of an answer: the consumer's reading thread does nothing else. */
     static final Duration PART = Duration.ofMinutes(5);
 
     private LookupBuffers() {}

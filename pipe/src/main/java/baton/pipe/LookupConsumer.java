@@ -21,10 +21,10 @@ import org.slf4j.LoggerFactory;
 final class LookupConsumer implements LookupBuffer {
     private static final Logger LOG = LoggerFactory.getLogger(LookupConsumer.class);
 
-    /** For the message that a lookup is cancelled. */
+    /** The limit for the message that a lookup is cancelled. */
     private static final Duration CANCELLATION = Duration.ofSeconds(1);
 
-    /** Of an entry: keys, values, hidden states. */
+    /** The parts of an entry: keys, values, hidden states. */
     private static final int PARTS = 3;
 
     private static final int HIDDEN = 2;
@@ -178,7 +178,7 @@ final class LookupConsumer implements LookupBuffer {
                 }
             }
             if (!given && content.isPresent()) {
-                LOG.info("an entry of {} tokens came too late for who looked it up", answer.tokens().length);
+                LOG.info("an entry of {} tokens came after its lookup had ended", answer.tokens().length);
             }
         }
     }
@@ -226,8 +226,8 @@ final class LookupConsumer implements LookupBuffer {
                 asked.lookup().refuse(new PipeException("too many wait for entries"));
             } else if (content.isPresent()
                     && !LookupStore.matches(request.tokens(), request.roi(), answer.tokens(), answer.roi())) {
-                asked.lookup().fail("an entry does not match what was asked for");
-                throw new PipeException("an entry does not match what was asked for");
+                asked.lookup().fail("an entry does not match its lookup");
+                throw new PipeException("an entry does not match its lookup");
             } else {
                 asked.lookup().complete(content);
             }

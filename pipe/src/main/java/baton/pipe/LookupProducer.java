@@ -28,7 +28,7 @@ final class LookupProducer implements LookupBuffer {
     private final LookupStore store;
     private final BlockingQueue<Answer> answered = new LinkedBlockingQueue<>();
 
-    /** By request number; guards itself and the field below. */
+    /** The waiting requests by number; guards itself and the field below. */
     @GuardedBy("waiting")
     private final Map<Long, LookupStore.Waiter> waiting = new HashMap<>();
 
@@ -104,7 +104,7 @@ final class LookupProducer implements LookupBuffer {
 
             @Override
             void ended(String reason) {
-                // The consumer learns it from the end of the pipes.
+                // The end of the pipes notifies the consumer.
             }
         };
         synchronized (waiting) {

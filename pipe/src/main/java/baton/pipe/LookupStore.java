@@ -30,7 +30,7 @@ final class LookupStore {
     @GuardedBy("this")
     private final Deque<Waiter> waiters = new ArrayDeque<>();
 
-    /** Of stored entries and of those that were matched and not yet released. */
+    /** The bytes of stored entries and of matched entries that are not yet released. */
     @GuardedBy("this")
     private long bytes;
 
@@ -122,7 +122,7 @@ final class LookupStore {
                 }
                 if (deadline.isOver()) {
                     throw new PipeException(
-                            "nobody took enough of the %d bytes in the buffer within %d ms: no room for %d within %d"
+                            "consumers took too few of the %d bytes in the buffer within %d ms: no room for %d within %d"
                                     .formatted(bytes, timeout.toMillis(), cost, settings.bytes()));
                 }
                 boolean _ = deadline.atMost(untilOldest).awaitNotify(this);
@@ -150,7 +150,7 @@ final class LookupStore {
             }
             Kept old = kept.removeFirst();
             LOG.warn(
-                    "dropped what nobody took for {}: {} tokens, {} bytes",
+                    "dropped an entry that no consumer took for {}: {} tokens, {} bytes",
                     settings.keep(),
                     old.tokens().length,
                     old.bytes());

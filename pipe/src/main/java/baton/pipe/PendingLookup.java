@@ -8,7 +8,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 
-/** A lookup in this process whose caller waits for the answer. Any thread completes it. */
+/** A lookup in this process; its caller waits for the answer. Any thread completes it. */
 final class PendingLookup<T> {
     private final CompletableFuture<T> answer = new CompletableFuture<>();
 

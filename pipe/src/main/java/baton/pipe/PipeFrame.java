@@ -100,7 +100,7 @@ sealed interface PipeFrame {
         int version = from.get(ValueLayout.JAVA_BYTE, 4);
         if (magic != MAGIC || version != VERSION) {
             throw new PipeException(
-                    "what came is no frame of a pipe: it begins with %08x %02x".formatted(magic, version));
+                    "the bytes received are no frame of a pipe: they begin with %08x %02x".formatted(magic, version));
         }
         int checksum = Crc32c.of(from.asSlice(0, SEAL));
         if (from.get(Format.INT, SEAL) != checksum) {

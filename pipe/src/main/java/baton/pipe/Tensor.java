@@ -25,7 +25,7 @@ public record Tensor(Type type, List<Long> shape, TensorBytes data, Runnable fre
         }
     }
 
-    /** In native memory of the host that the caller frees. */
+    /** A tensor in native memory of the host; the caller frees the memory. */
     public Tensor(Type type, List<Long> shape, MemorySegment data) {
         this(type, shape, new TensorBytes.Host(data), () -> {});
     }
@@ -54,7 +54,7 @@ public record Tensor(Type type, List<Long> shape, TensorBytes data, Runnable fre
             this.bytes = bytes;
         }
 
-        /** As torch prints it after {@code torch.}. */
+        /** The type's name as torch prints it after {@code torch.}. */
         public String torchName() {
             return torchName;
         }

@@ -9,7 +9,7 @@ import java.util.stream.LongStream;
 public sealed interface TensorBytes {
     long byteSize();
 
-    /** As many bytes from an offset on. */
+    /** The {@code bytes} bytes from offset {@code from} on. */
     TensorBytes slice(long from, long bytes);
 
     /** Slices of so many bytes, one after the other; the last one may be smaller. */
@@ -46,7 +46,7 @@ public sealed interface TensorBytes {
      * @param offset from the pool's first byte, as in {@link baton.kv.KvCopier.Beside}
      */
     record Device(KvMemory.Device pool, long offset, long byteSize) implements TensorBytes {
-        /** Of the first byte, in the address space of the device. */
+        /** The address of the first byte, in the address space of the device. */
         public long address() {
             return pool.address() + offset;
         }

@@ -46,20 +46,20 @@ public final class WirePipe implements Pipe {
     @GuardedBy("this")
     private @Nullable String ended;
 
-    /** Of the sending end: not yet on the wire. */
+    /** The sending end's tensors that are not yet on the wire. */
     @GuardedBy("this")
     private final Deque<Item> queue = new ArrayDeque<>();
 
-    /** Of the sending end: bytes of each tensor that is not acknowledged. */
+    /** The sending end's bytes of each tensor that is not acknowledged. */
     @GuardedBy("this")
     private final Deque<Long> untaken = new ArrayDeque<>();
 
     private long untakenBytes;
 
-    /** Of the receiving end: the frame that receive() waits for. */
+    /** The frame that the receiving end's receive() waits for. */
     private PipeFrame.@Nullable Announced next;
 
-    /** Of the receiving end: whether an acknowledgement is due. */
+    /** Whether the receiving end owes an acknowledgement. */
     @GuardedBy("this")
     private boolean acknowledge;
 
@@ -317,7 +317,8 @@ public final class WirePipe implements Pipe {
                     continue;
                 }
                 case PipeFrame.Announced announced -> frame = announced;
-                case PipeFrame.Taken _ -> throw new PipeException("the sender says what it took");
+                case PipeFrame.Taken _ ->
+                    throw new PipeException("the sender sent an acknowledgement, which only the receiver sends");
             }
             if (frame.number() != expected) {
                 throw new PipeException("tensor %d came where %d was due".formatted(frame.number(), expected));

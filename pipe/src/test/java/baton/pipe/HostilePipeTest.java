@@ -17,7 +17,7 @@ import java.util.Optional;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 
-/** Peers that break the rules end the pipe with a reason, and nothing is allocated for what they announce. */
+/** Peers that break the rules end the pipe with a reason, and nothing is allocated for announced bytes. */
 class HostilePipeTest {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final long MOST = 1 << 20;
@@ -120,7 +120,7 @@ class HostilePipeTest {
         }
     }
 
-    /** What follows a damaged tensor is received as if nothing had happened. */
+    /** The tensors after a damaged one are received as if nothing had happened. */
     @Test
     void aDamagedTensorFailsAlone() throws Exception {
         try (Arena arena = Arena.ofShared();
@@ -151,7 +151,7 @@ class HostilePipeTest {
     }
 
     @Test
-    void hugeAnnouncementsAreRefusedByWhatIsWrong() throws Exception {
+    void hugeAnnouncementsAreRefusedWithTheReason() throws Exception {
         long[][] cases = {{1L << 40}, {1L << 32, 1L << 32}, {-1}, {Long.MAX_VALUE, 2}, {0, -5}};
         for (long[] sizes : cases) {
             try (Arena arena = Arena.ofShared();

@@ -21,7 +21,7 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** What holds for lookup buffers, within a process and over pipes of every transport. */
+/** The contract of lookup buffers, within a process and over pipes of every transport. */
 public abstract class LookupBufferContract {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final Duration SHORT = Duration.ofMillis(300);
@@ -51,7 +51,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void whatIsInsertedIsTakenOnce() throws Exception {
+    void anInsertedEntryIsTakenOnce() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         LookupBuffer.Entry entry = entry(1, 1, 2, 3, 4);
         ends.producer().insert(entry, LONG);
@@ -154,7 +154,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void aWaitingLookupIsToldThatAnEntryWillNeverCome() throws Exception {
+    void aWaitingLookupIsNotifiedThatAnEntryWillNeverCome() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         ends.producer().insertNever(new int[] {1, 2}, all(2), LONG);
         assertThat(ends.consumer().dropSelect(new int[] {1, 2, 3}, all(3), LONG))

@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.parallel.Isolated;
 
 /** Native memory of entries that are on their way when a lookup buffer ends. */
-@Isolated("It measures what the process has in memory.")
+@Isolated("It measures the memory of the process.")
 @Timeout(300)
 class LookupMemoryTest {
     private static final Duration LONG = Duration.ofSeconds(60);

@@ -20,7 +20,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** What holds for pipes, over wires of every transport. */
+/** The contract of pipes, over wires of every transport. */
 public abstract class PipeContract {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final Duration SHORT = Duration.ofMillis(300);
@@ -90,7 +90,7 @@ public abstract class PipeContract {
         ends.sender.send(counted(8 << 20, closed), LONG);
         assertThatThrownBy(() -> ends.sender.send(counted(8 << 20, closed), Duration.ZERO))
                 .hasMessageContaining("no room");
-        assertThat(closed).as("what was not sent").hasPositiveValue();
+        assertThat(closed).as("the unsent tensors").hasPositiveValue();
         assertThatThrownBy(() -> ends.sender.send(counted(16 << 20, closed), LONG))
                 .hasMessageContaining("at most");
         ends.receiver.receive(TensorMemory.HOST, LONG).close();

@@ -19,7 +19,7 @@ import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** What holds for wires of every transport. */
+/** The contract of wires of every transport. */
 public abstract class WireContract {
     protected static final String HOST = "127.0.0.1";
     protected static final Duration LONG = Duration.ofSeconds(60);
@@ -257,7 +257,7 @@ public abstract class WireContract {
         return task;
     }
 
-    /** What it returned, or threw. */
+    /** The result of the task, or its exception. */
     public static <T> T result(FutureTask<T> task) throws Exception {
         try {
             return task.get(LONG.toSeconds() * 2, TimeUnit.SECONDS);

@@ -67,7 +67,7 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
     /** Neither memory of the host, nor a peer over TCP. */
     @ParameterizedTest
     @EnumSource(Transport.class)
-    void whatTheDeviceDoesNotReachIsRefused(Transport transport) throws TransferException {
+    void memoryThatTheDeviceDoesNotReachIsRefused(Transport transport) throws TransferException {
         try (Arena arena = Arena.ofShared();
                 EmbeddedAgent other = EmbeddedAgent.open(
                         "other", EmbeddedAgent.Settings.at("127.0.0.1").withTransport(transport))) {
@@ -77,7 +77,7 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
             Peer toDevice = other.connect(there.metadata(), LONG);
             for (Operation operation : Operation.values()) {
                 Range out = new Range(address(mine), host.address(), 4096);
-                Range in = new Range(host.address(), address(theirs), 4096);
+                Range in = new Range(host.address(), address(remoteMemory), 4096);
                 assertRefused(here, operation, toHost, out);
                 assertRefused(other, operation, toDevice, in);
             }
@@ -88,7 +88,7 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
     /** Each of two pools has a copy that the device does, and one that fails. */
     @Test
     void aTransferThatFailsIsOverWhenAllItsCopiesAre() throws TransferException {
-        fill(theirs, 1);
+        fill(remoteMemory, 1);
         try (Arena arena = Arena.ofShared()) {
             List<MemorySegment> pools = new ArrayList<>();
             List<Range> ranges = new ArrayList<>();
@@ -100,8 +100,8 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
                         new KvMemory.Device(
                                 address(memory), 8192, device.memory().device(), device),
                         false));
-                ranges.add(new Range(address(pool), address(theirs), 4096));
-                ranges.add(new Range(address(pool) + 4096, address(theirs), 4096));
+                ranges.add(new Range(address(pool), address(remoteMemory), 4096));
+                ranges.add(new Range(address(pool) + 4096, address(remoteMemory), 4096));
                 pools.add(pool);
             }
             State state = finish(here.start(Operation.READ, peer, ranges, Optional.empty(), LONG));
@@ -110,7 +110,7 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
                             State.Failed.class,
                             failed -> assertThat(failed.message()).contains("copying failed"));
             assertThat(pools)
-                    .allSatisfy(pool -> assertThat(pool.mismatch(theirs)).isEqualTo(4096));
+                    .allSatisfy(pool -> assertThat(pool.mismatch(remoteMemory)).isEqualTo(4096));
         }
     }
 
@@ -123,7 +123,7 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
             here.register(new Region(new NotClosing(new RefusingMemory(own), closed).memory(), false));
             assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
             List<Range> ranges = List.of(
-                    new Range(address(own), address(theirs), 2048),
+                    new Range(address(own), address(remoteMemory), 2048),
                     new Range(address(own) + 2048, address(second), 2048));
             assertThat(finish(here.start(Operation.READ, peer, ranges, Optional.empty(), LONG)))
                     .isInstanceOf(State.Done.class);
@@ -193,7 +193,7 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
             assertThat(target.memory().mismatch(host.memory())).isEqualTo(-1);
             fill(mine, 4);
             assertDone(start(Operation.WRITE, range(0, 0, 4096)));
-            assertThat(slice(theirs, 0, 4096)).isEqualTo(slice(mine, 0, 4096));
+            assertThat(slice(remoteMemory, 0, 4096)).isEqualTo(slice(mine, 0, 4096));
         }
     }
 
@@ -221,15 +221,15 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
 
     private void assertRefused(TransferAgent agent, Operation operation, Peer peer, Range range) {
         fill(mine, 1);
-        fill(theirs, 2);
+        fill(remoteMemory, 2);
         byte[] wereMine = bytes(mine);
-        byte[] wereTheirs = bytes(theirs);
+        byte[] remoteBefore = bytes(remoteMemory);
         State state = finish(agent.start(operation, peer, List.of(range), Optional.empty(), LONG));
         assertThat(state).isInstanceOfSatisfying(State.Failed.class, failed -> {
             assertThat(failed.cause()).isEqualTo(Cause.REFUSED);
             assertThat(failed.message()).contains("memory of a device", "kv_buffer_device must be cpu");
         });
         assertThat(bytes(mine)).isEqualTo(wereMine);
-        assertThat(bytes(theirs)).isEqualTo(wereTheirs);
+        assertThat(bytes(remoteMemory)).isEqualTo(remoteBefore);
     }
 }

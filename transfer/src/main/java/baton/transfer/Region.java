@@ -34,7 +34,7 @@ public record Region(KvMemory where, boolean needsPermit) {
      * Memory of zeros that peers may write to as they like: {@link MappableMemory}, or this process's alone where there is none.
      *
      * @param arena with which the memory ends
-     * @param purpose what it is for, for errors
+     * @param purpose of the memory, for errors
      * @throws IllegalStateException if the system refuses
      */
     public static Region allocate(Arena arena, long bytes, String purpose) {
@@ -58,7 +58,7 @@ public record Region(KvMemory where, boolean needsPermit) {
         return where.bytes();
     }
 
-    /** The device whose memory it is; empty if it is the host's. */
+    /** The device that has the memory; empty if the host has it. */
     public Optional<KvDevice> device() {
         return where instanceof KvMemory.Device device ? Optional.of(device.device()) : Optional.empty();
     }

@@ -17,9 +17,9 @@ import java.util.Optional;
 public interface TransferAgent extends AutoCloseable {
     /** Direction of a transfer, seen from the agent that starts it. */
     enum Operation {
-        /** From the peer's memory into this process's. */
+        /** Moves bytes from the peer's memory into this process's. */
         READ,
-        /** From this process's memory into the peer's. */
+        /** Moves bytes from this process's memory into the peer's. */
         WRITE
     }
 
@@ -54,7 +54,7 @@ public interface TransferAgent extends AutoCloseable {
         return false;
     }
 
-    /** What a peer needs to connect: address, registered regions, a secret. Made anew by each call. */
+    /** The data that a peer needs to connect: address, registered regions, a secret. Made anew by each call. */
     byte[] metadata();
 
     /**
@@ -65,11 +65,11 @@ public interface TransferAgent extends AutoCloseable {
     Peer connect(byte[] metadata, Duration timeout) throws TransferException;
 
     /**
-     * Starts to move ranges. Does not wait and does not fail: what is wrong is the returned transfer's failure.
+     * Starts to move ranges. Does not wait and does not throw: an error is the returned transfer's failure.
      *
      * @param ranges all in registered memory of both sides; not overlapping in the destination
      * @param notification arrives at the peer after the last byte was moved, and not at all if the transfer fails
-     * @param timeout after it the transfer is over, well or badly
+     * @param timeout after which the transfer has ended or failed
      */
     Transfer start(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout);
 
@@ -92,7 +92,7 @@ public interface TransferAgent extends AutoCloseable {
      * Lets peers that name the permit's token write to some memory, until the permit is closed.
      *
      * @param memory in regions that are registered, or will be; elsewhere no peer can write anyway
-     * @return empty where writes cannot be held back once a peer knows of the memory; then regions need no permits either
+     * @return empty where a peer that knows the memory's address can always write; then regions need no permits either
      */
     default Optional<Permit> permit(List<Span> memory) {
         return Optional.empty();
@@ -165,7 +165,7 @@ public interface TransferAgent extends AutoCloseable {
 
     /** Permission for peers that know its token to write to some memory. Several permits may be for the same memory. */
     interface Permit extends AutoCloseable {
-        /** To be sent to the peers that shall write: random, so that no other peer can name it, and not 0. */
+        /** The number that peers present to write. It is random, so that other peers cannot guess it, and not 0. */
         long token();
 
         /** How many writes that name it have begun, be they done or not. After {@link #close} there are no more. */

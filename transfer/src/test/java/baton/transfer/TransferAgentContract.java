@@ -31,7 +31,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInstance;
 
-/** What holds for every transfer agent. An implementation's test extends it and says how agents and memory are made. */
+/** The contract of every transfer agent. An implementation's test extends it and makes agents and memory. */
 @TestInstance(TestInstance.Lifecycle.PER_METHOD)
 public abstract class TransferAgentContract {
     protected static final Duration LONG = Duration.ofMinutes(2);
@@ -47,7 +47,7 @@ public abstract class TransferAgentContract {
 
     protected TransferAgent there;
     protected MemorySegment mine;
-    protected MemorySegment theirs;
+    protected MemorySegment remoteMemory;
     protected Registration ofTheirs;
     protected Peer peer;
 
@@ -82,7 +82,7 @@ public abstract class TransferAgentContract {
         there = agent("there");
         mine = registered(here, POOL);
         Region region = allocate(arena, POOL);
-        theirs = bytesOf(region);
+        remoteMemory = bytesOf(region);
         ofTheirs = there.register(region);
         peer = here.connect(there.metadata(), LONG);
     }
@@ -95,29 +95,29 @@ public abstract class TransferAgentContract {
 
     @Test
     void aReadMovesThePeersBytes() {
-        fill(theirs, 1);
+        fill(remoteMemory, 1);
         fill(mine, 2);
         byte[] before = bytes(mine);
         State state = finish(start(Operation.READ, range(100, 4096, 5000)));
         assertThat(state).isInstanceOf(State.Done.class);
         assertThat(((State.Done) state).bytes()).isEqualTo(5000);
         assertThat(((State.Done) state).elapsed()).isPositive();
-        assertThat(slice(mine, 100, 5000)).isEqualTo(slice(theirs, 4096, 5000));
+        assertThat(slice(mine, 100, 5000)).isEqualTo(slice(remoteMemory, 4096, 5000));
         assertThat(slice(mine, 0, 100)).isEqualTo(Arrays.copyOf(before, 100));
         assertThat(slice(mine, 5100, 100)).isEqualTo(Arrays.copyOfRange(before, 5100, 5200));
     }
 
     @Test
     void aWriteMovesLocalBytesToThePeer() {
-        fill(theirs, 3);
+        fill(remoteMemory, 3);
         fill(mine, 4);
-        byte[] before = bytes(theirs);
+        byte[] before = bytes(remoteMemory);
         State state = finish(start(Operation.WRITE, range(64, 333, 7777)));
         assertThat(state).isInstanceOf(State.Done.class);
         assertThat(((State.Done) state).bytes()).isEqualTo(7777);
-        assertThat(slice(theirs, 333, 7777)).isEqualTo(slice(mine, 64, 7777));
-        assertThat(slice(theirs, 0, 333)).isEqualTo(Arrays.copyOfRange(before, 0, 333));
-        assertThat(slice(theirs, 8110, 100)).isEqualTo(Arrays.copyOfRange(before, 8110, 8210));
+        assertThat(slice(remoteMemory, 333, 7777)).isEqualTo(slice(mine, 64, 7777));
+        assertThat(slice(remoteMemory, 0, 333)).isEqualTo(Arrays.copyOfRange(before, 0, 333));
+        assertThat(slice(remoteMemory, 8110, 100)).isEqualTo(Arrays.copyOfRange(before, 8110, 8210));
     }
 
     @Test
@@ -129,7 +129,7 @@ public abstract class TransferAgentContract {
             order.add(i);
         }
         for (Operation operation : Operation.values()) {
-            fill(theirs, 5);
+            fill(remoteMemory, 5);
             fill(mine, 6);
             Collections.shuffle(order, new Random(7));
             List<Range> ranges = new ArrayList<>();
@@ -137,39 +137,39 @@ public abstract class TransferAgentContract {
                 ranges.add(range((long) i * 64, (long) order.get(i) * 64 + 3, size));
             }
             byte[] wereMine = bytes(mine);
-            byte[] wereTheirs = bytes(theirs);
+            byte[] remoteBefore = bytes(remoteMemory);
             assertThat(finish(here.start(operation, peer, ranges, Optional.empty(), LONG)))
                     .isInstanceOf(State.Done.class);
-            byte[] expected = operation == Operation.READ ? wereMine : wereTheirs;
+            byte[] expected = operation == Operation.READ ? wereMine : remoteBefore;
             for (int i = 0; i < count; i++) {
                 int local = i * 64;
                 int remote = order.get(i) * 64 + 3;
                 if (operation == Operation.READ) {
-                    System.arraycopy(wereTheirs, remote, expected, local, size);
+                    System.arraycopy(remoteBefore, remote, expected, local, size);
                 } else {
                     System.arraycopy(wereMine, local, expected, remote, size);
                 }
             }
-            assertThat(bytes(operation == Operation.READ ? mine : theirs)).isEqualTo(expected);
+            assertThat(bytes(operation == Operation.READ ? mine : remoteMemory)).isEqualTo(expected);
         }
     }
 
     @Test
     void allOfARegionIsMoved() {
-        fill(theirs, 8);
+        fill(remoteMemory, 8);
         assertThat(finish(start(Operation.READ, range(0, 0, POOL)))).isInstanceOf(State.Done.class);
-        assertThat(mine.mismatch(theirs)).isEqualTo(-1);
+        assertThat(mine.mismatch(remoteMemory)).isEqualTo(-1);
     }
 
     @Test
     void aNotificationComesAfterTheLastByte() {
         fill(mine, 9);
         for (int i = 0; i < 20; i++) {
-            fill(theirs, 10);
+            fill(remoteMemory, 10);
             Transfer transfer =
                     here.start(Operation.WRITE, peer, List.of(range(0, 0, POOL)), Optional.of(text("written")), LONG);
             List<Notification> arrived = awaitNotifications(1);
-            assertThat(theirs.mismatch(mine)).isEqualTo(-1);
+            assertThat(remoteMemory.mismatch(mine)).isEqualTo(-1);
             assertThat(arrived.getFirst().from()).isEqualTo(here.name());
             assertThat(arrived.getFirst().message()).isEqualTo(text("written"));
             assertThat(finish(transfer)).isInstanceOf(State.Done.class);
@@ -234,13 +234,13 @@ public abstract class TransferAgentContract {
     @Test
     void memoryThatIsNotRegisteredIsRefused() {
         MemorySegment other = arena.allocate(4096);
-        fill(theirs, 11);
+        fill(remoteMemory, 11);
         fill(mine, 12);
         byte[] wereMine = bytes(mine);
-        byte[] wereTheirs = bytes(theirs);
+        byte[] remoteBefore = bytes(remoteMemory);
         for (Operation operation : Operation.values()) {
             List<Range> refused = List.of(
-                    new Range(address(other), address(theirs), 4096),
+                    new Range(address(other), address(remoteMemory), 4096),
                     new Range(address(mine), address(other), 4096),
                     range(POOL - 100, 0, 101),
                     range(0, POOL - 100, 101),
@@ -249,14 +249,14 @@ public abstract class TransferAgentContract {
                     new Range(address(mine), Long.MAX_VALUE - 5, 100),
                     new Range(address(mine), 0, 100),
                     new Range(address(mine), -4096, 100),
-                    new Range(address(mine), address(theirs), Long.MAX_VALUE),
-                    new Range(address(mine), address(theirs) + 10, Long.MAX_VALUE - address(theirs)));
+                    new Range(address(mine), address(remoteMemory), Long.MAX_VALUE),
+                    new Range(address(mine), address(remoteMemory) + 10, Long.MAX_VALUE - address(remoteMemory)));
             for (Range range : refused) {
                 assertFails(start(operation, range), Cause.REFUSED);
             }
         }
         assertThat(bytes(mine)).isEqualTo(wereMine);
-        assertThat(bytes(theirs)).isEqualTo(wereTheirs);
+        assertThat(bytes(remoteMemory)).isEqualTo(remoteBefore);
         assertThat(finish(start(Operation.READ, range(0, 0, POOL)))).isInstanceOf(State.Done.class);
     }
 
@@ -265,12 +265,12 @@ public abstract class TransferAgentContract {
         assertThat(finish(start(Operation.READ, range(0, 0, 100)))).isInstanceOf(State.Done.class);
         ofTheirs.close();
         fill(mine, 13);
-        fill(theirs, 14);
-        byte[] wereTheirs = bytes(theirs);
+        fill(remoteMemory, 14);
+        byte[] remoteBefore = bytes(remoteMemory);
         here.notify(peer, text("barrier"));
         awaitNotifications(1);
         assertFails(start(Operation.WRITE, range(0, 0, 100)), Cause.REFUSED);
-        assertThat(bytes(theirs)).isEqualTo(wereTheirs);
+        assertThat(bytes(remoteMemory)).isEqualTo(remoteBefore);
     }
 
     @Test
@@ -311,7 +311,7 @@ public abstract class TransferAgentContract {
         TransferAgent third = agent("third");
         MemorySegment thirds = registered(third, POOL);
         Peer other = here.connect(third.metadata(), LONG);
-        fill(theirs, 17);
+        fill(remoteMemory, 17);
         fill(thirds, 18);
         Transfer one = start(Operation.READ, range(0, 0, POOL / 2));
         Transfer two = here.start(
@@ -322,7 +322,7 @@ public abstract class TransferAgentContract {
                 LONG);
         assertThat(finish(one)).isInstanceOf(State.Done.class);
         assertThat(finish(two)).isInstanceOf(State.Done.class);
-        assertThat(mine.asSlice(0, POOL / 2).mismatch(theirs.asSlice(0, POOL / 2)))
+        assertThat(mine.asSlice(0, POOL / 2).mismatch(remoteMemory.asSlice(0, POOL / 2)))
                 .isEqualTo(-1);
         assertThat(mine.asSlice(POOL / 2).mismatch(thirds.asSlice(0, POOL / 2))).isEqualTo(-1);
         assertThat(peer.name()).isEqualTo(there.name()).isNotEqualTo(other.name());
@@ -332,9 +332,9 @@ public abstract class TransferAgentContract {
     void bothDirectionsAtOnce() throws TransferException {
         Peer back = there.connect(here.metadata(), LONG);
         fill(mine, 19);
-        fill(theirs, 20);
+        fill(remoteMemory, 20);
         byte[] wereMine = slice(mine, 0, POOL / 2);
-        byte[] wereTheirs = slice(theirs, 0, POOL / 2);
+        byte[] remoteBefore = slice(remoteMemory, 0, POOL / 2);
         List<Transfer> all = new ArrayList<>();
         for (int i = 0; i < 8; i++) {
             long piece = POOL / 32;
@@ -342,14 +342,14 @@ public abstract class TransferAgentContract {
             all.add(there.start(
                     Operation.READ,
                     back,
-                    List.of(new Range(address(theirs) + POOL / 2 + i * piece, address(mine) + i * piece, piece)),
+                    List.of(new Range(address(remoteMemory) + POOL / 2 + i * piece, address(mine) + i * piece, piece)),
                     Optional.empty(),
                     LONG));
             all.add(start(Operation.WRITE, range((8 + i) * piece, POOL / 2 + (8 + i) * piece, piece)));
         }
         all.forEach(each -> assertThat(finish(each)).isInstanceOf(State.Done.class));
-        assertThat(slice(mine, POOL / 2, POOL / 4)).isEqualTo(Arrays.copyOf(wereTheirs, POOL / 4));
-        assertThat(slice(theirs, POOL / 2, POOL / 2)).isEqualTo(wereMine);
+        assertThat(slice(mine, POOL / 2, POOL / 4)).isEqualTo(Arrays.copyOf(remoteBefore, POOL / 4));
+        assertThat(slice(remoteMemory, POOL / 2, POOL / 2)).isEqualTo(wereMine);
     }
 
     @Test
@@ -367,7 +367,7 @@ public abstract class TransferAgentContract {
                 large.mine.fill((byte) 77);
                 assertThat(transfer.state()).isEqualTo(state);
                 if (operation == Operation.READ) {
-                    // What it still moved would be seen.
+                    // Later writes of it would be seen.
                     assertThat(finish(start(Operation.READ, range(0, 0, 4096)))).isInstanceOf(State.Done.class);
                     assertThat(isFilledWith(large.mine, 77)).isTrue();
                 }
@@ -431,7 +431,7 @@ public abstract class TransferAgentContract {
                         LONG),
                 Cause.NOT_PERMITTED);
         assertThat(bytes(guarded)).isEqualTo(before);
-        // The connection is as it was, and so is what the permit allows.
+        // The connection is as it was, and so are the permit's rights.
         assertThat(peer.alive()).isTrue();
         assertThat(finish(write(permit.token(), guarded, 1000, 10))).isInstanceOf(State.Done.class);
         assertThat(there.takeNotifications()).isEmpty();
@@ -487,8 +487,8 @@ public abstract class TransferAgentContract {
         Pools large = new Pools(source, bytesOf(region));
         assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
         for (int i = 0; i < 8; i++) {
-            Permit permit = there.permit(List.of(span(large.theirs))).orElseThrow();
-            Permit other = there.permit(List.of(span(large.theirs))).orElseThrow();
+            Permit permit = there.permit(List.of(span(large.remoteMemory))).orElseThrow();
+            Permit other = there.permit(List.of(span(large.remoteMemory))).orElseThrow();
             Transfer write =
                     here.write(peer, permit.token(), large.scattered(), Optional.of(text("must not come")), LONG);
             Transfer read = start(Operation.READ, range(0, 0, POOL / 2));
@@ -496,7 +496,7 @@ public abstract class TransferAgentContract {
                 progress();
             }
             permit.close();
-            large.theirs.fill((byte) 77);
+            large.remoteMemory.fill((byte) 77);
             State state = finish(write);
             if (state instanceof State.Failed failed) {
                 assertThat(failed.cause()).isEqualTo(Cause.NOT_PERMITTED);
@@ -505,8 +505,8 @@ public abstract class TransferAgentContract {
             assertFails(
                     here.write(peer, permit.token(), large.scattered(), Optional.empty(), LONG), Cause.NOT_PERMITTED);
             assertThat(finish(read)).isInstanceOf(State.Done.class);
-            assertThat(isFilledWith(large.theirs, 77)).isTrue();
-            assertThat(finish(write(other.token(), large.theirs, 0, 100))).isInstanceOf(State.Done.class);
+            assertThat(isFilledWith(large.remoteMemory, 77)).isTrue();
+            assertThat(finish(write(other.token(), large.remoteMemory, 0, 100))).isInstanceOf(State.Done.class);
             awaitNotifications(state instanceof State.Done ? 1 : 0);
             assertThat(peer.alive()).isTrue();
         }
@@ -592,11 +592,11 @@ public abstract class TransferAgentContract {
     /** Two large pools and ranges between them that are no neighbours. */
     protected final class Pools {
         private final MemorySegment mine;
-        private final MemorySegment theirs;
+        private final MemorySegment remoteMemory;
 
-        private Pools(MemorySegment mine, MemorySegment theirs) {
+        private Pools(MemorySegment mine, MemorySegment remoteMemory) {
             this.mine = mine;
-            this.theirs = theirs;
+            this.remoteMemory = remoteMemory;
         }
 
         public List<Range> scattered() {
@@ -605,7 +605,9 @@ public abstract class TransferAgentContract {
             List<Range> ranges = new ArrayList<>();
             for (int i = 0; i < blocks; i++) {
                 ranges.add(new Range(
-                        address(mine) + (long) i * block, address(theirs) + (long) (i * 7 % blocks) * block, block));
+                        address(mine) + (long) i * block,
+                        address(remoteMemory) + (long) (i * 7 % blocks) * block,
+                        block));
             }
             return ranges;
         }
@@ -659,7 +661,7 @@ public abstract class TransferAgentContract {
     }
 
     protected final Range range(long local, long remote, long bytes) {
-        return new Range(address(mine) + local, address(theirs) + remote, bytes);
+        return new Range(address(mine) + local, address(remoteMemory) + remote, bytes);
     }
 
     protected final Transfer start(Operation operation, Range range) {

@@ -1,4 +1,4 @@
-/** What every transfer agent keeps to. */
+/** The contract of every transfer agent. */
 @NullMarked
 package baton.transfer;
 

@@ -42,7 +42,7 @@ public final class GlooTransport implements WireTransport {
     private static final Logger LOG = LoggerFactory.getLogger(GlooTransport.class);
     private static final String MEETING = "baton-wire";
     private static final long BETWEEN_LOOKS = Duration.ofMillis(5).toNanos();
-    /** For the connection of the ranks once both are there. */
+    /** The limit for the connection of the ranks once both are there. */
     private static final Duration CONNECTING = Duration.ofSeconds(30);
 
     /** Longer timeouts could overflow when Gloo adds them to its clock. */

@@ -36,10 +36,10 @@ final class GlooWire implements Wire {
     private static final int SIZE = 1;
     private static final int BYTES = 2;
 
-    /** For the arrival of bytes that were sent before the peer's end. */
+    /** The limit for the arrival of bytes that were sent before the peer's end. */
     private static final Duration GRACE = Duration.ofSeconds(1);
 
-    /** For a receive that is under way when the peer ends. */
+    /** The limit for a receive that is under way when the peer ends. */
     private static final Duration RECEIVE_GRACE = Duration.ofSeconds(10);
 
     private final ProcessGroupGloo group;

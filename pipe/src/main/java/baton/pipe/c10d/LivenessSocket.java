@@ -31,7 +31,7 @@ final class LivenessSocket implements AutoCloseable {
     private static final int TOKEN_BYTES = 16;
     private static final long PAUSE = Duration.ofMillis(50).toNanos();
 
-    /** For a connected peer to send the token. */
+    /** The limit for a connected peer to send the token. */
     private static final Duration GREETING = Duration.ofSeconds(5);
 
     private final SocketChannel channel;
@@ -59,7 +59,7 @@ final class LivenessSocket implements AutoCloseable {
             Thread.ofVirtual().name("gloo-liveness-accept").start(this::acceptAll);
         }
 
-        /** What rank 1 needs to connect: port, token and address, which can differ from the store's. */
+        /** The data with which rank 1 connects: port, token and address, which can differ from the store's. */
         byte[] where() throws PipeException {
             try {
                 InetSocketAddress local = (InetSocketAddress) server.getLocalAddress();
@@ -134,8 +134,8 @@ final class LivenessSocket implements AutoCloseable {
         public void close() {
             Closing.quietly(server);
             // A connection that was accepted and not taken over is closed.
-            boolean nobodyCame = accepted.completeExceptionally(new IOException("nobody waits any more"));
-            if (!nobodyCame && !given && !accepted.isCompletedExceptionally()) {
+            boolean noneCame = accepted.completeExceptionally(new IOException("the wait for a peer has ended"));
+            if (!noneCame && !given && !accepted.isCompletedExceptionally()) {
                 Closing.quietly(accepted.join());
             }
         }

@@ -90,7 +90,7 @@ final class NcclApi extends NativeFunctions {
         super(nccl.or(cuda), "");
     }
 
-    /** @throws PipeException if a library is missing, too old or finds no GPU; with what to do */
+    /** @throws PipeException if a library is missing, too old or finds no GPU; with the remedy */
     static NcclApi load(Map<String, String> environment) throws PipeException {
         NcclApi api;
         try {

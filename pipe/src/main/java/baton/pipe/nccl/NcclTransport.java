@@ -35,9 +35,9 @@ public final class NcclTransport implements WireTransport {
      * Loads NCCL and CUDA's runtime, from where the environment variables {@value NcclApi#NCCL_VARIABLE} and
      * {@value NcclApi#CUDA_VARIABLE} say, else by the loader's path.
      *
-     * @param device of those that {@code CUDA_VISIBLE_DEVICES} leaves
+     * @param device index among those that {@code CUDA_VISIBLE_DEVICES} leaves
      * @param access of peers at meeting points
-     * @throws PipeException if the libraries or the GPU are missing; with what to do
+     * @throws PipeException if the libraries or the GPU are missing; with the remedy
      */
     public static NcclTransport load(int device, PeerAccess access, Ticker ticker) throws PipeException {
         return load(System.getenv(), device, access, ticker);

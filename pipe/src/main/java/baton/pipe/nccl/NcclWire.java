@@ -41,7 +41,7 @@ final class NcclWire implements Wire {
     private static final long BETWEEN_LOOKS = 20_000;
     private static final String LATE = "the peer has not kept up";
 
-    /** For the work of the GPU for a communicator that was ended. */
+    /** The limit for the GPU's work for a communicator that was ended. */
     private static final Duration LAST_WORK = Duration.ofMinutes(1);
 
     /** Control words about the next message in a direction. */

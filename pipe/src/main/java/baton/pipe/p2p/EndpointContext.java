@@ -6,7 +6,7 @@ import baton.messages.PeerChannel;
 import baton.pipe.WireTransport;
 
 /**
- * What the parts of an endpoint share.
+ * The state that the parts of an endpoint share.
  *
  * @param self the endpoint's own address, which is its identity at its peers
  * @param channel of control messages

@@ -44,9 +44,9 @@ import org.slf4j.LoggerFactory;
  * One of many peers that exchange tensors by name: vLLM's P2pNcclEngine, with a deadline for every wait.
  *
  * <h2>Protocol</h2>
- * Control messages ({@link P2pMessage}) are sent by a DEALER socket, whose identity is this endpoint's own address, to the peer's
- * ROUTER. NEW makes a wire between the two; after PUT and GET the tensor's bytes follow on it. Each endpoint makes a wire of its
- * own for its requests; the answers to them use the same wire. Each tensor has a checksum ({@link TensorChecksum}) that is checked
+ * Control messages ({@link P2pMessage}) are sent by a DEALER socket to the peer's ROUTER. The socket's identity is this
+ * endpoint's own address. NEW makes a wire between the two; after PUT and GET the tensor's bytes follow on it. Each endpoint makes a wire
+ * of its own for its requests; the answers to them use the same wire. Each tensor has a checksum ({@link TensorChecksum}) that is checked
  * when it has arrived; after one that does not fit both connections end.
  *
  * <h2>Time and peers</h2>
@@ -422,7 +422,7 @@ public final class P2pEndpoint implements TensorExchange {
         }
     }
 
-    /** A tensor whose size is known and whose bytes are not complete. */
+    /** A tensor with a known size and incomplete bytes. */
     private final class Incoming {
         private final ReceiveStore.Key key;
         private final Deadline deadline;

@@ -22,7 +22,7 @@ public final class P2pException extends Exception {
     public enum Fault {
         /** The peer cannot be connected to, or its connection has ended. */
         PEER_GONE,
-        /** It took longer than allowed. */
+        /** The exchange took longer than allowed. */
         DEADLINE,
         /** The receiver or the sender has no memory for it. */
         OUT_OF_MEMORY,
@@ -39,7 +39,7 @@ public final class P2pException extends Exception {
         /** No longer wanted. */
         CANCELLED;
 
-        /** For a metric. */
+        /** The value of a metric's label. */
         public String label() {
             return name().toLowerCase(java.util.Locale.ROOT);
         }

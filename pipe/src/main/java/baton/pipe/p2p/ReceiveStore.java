@@ -91,7 +91,7 @@ final class ReceiveStore implements AutoCloseable {
             while (true) {
                 if (closed || unwanted.containsKey(key.group())) {
                     stats.add(Count.UNWANTED, 1);
-                    throw new P2pException(Fault.CANCELLED, "nobody wants " + key.tensorId);
+                    throw new P2pException(Fault.CANCELLED, "no request waits for " + key.tensorId);
                 }
                 boolean full = slots.size() >= MOST_SLOTS;
                 Optional<BuddyPool.Piece> piece = full ? Optional.empty() : buffer.allocate(bytes);
@@ -178,7 +178,7 @@ final class ReceiveStore implements AutoCloseable {
                     }
                 }
                 if (closed || unwanted.containsKey(key.group())) {
-                    throw new P2pException(Fault.CANCELLED, "nobody wants " + key.tensorId);
+                    throw new P2pException(Fault.CANCELLED, "no request waits for " + key.tensorId);
                 }
                 Optional<String> reason = gone.get();
                 if (reason.isPresent()) {
@@ -255,7 +255,7 @@ final class ReceiveStore implements AutoCloseable {
                         key,
                         new P2pException(
                                 Fault.MISSING,
-                                "nobody took %s within %d ms"
+                                "no request took %s within %d ms"
                                         .formatted(key.tensorId, settings.keep().toMillis())));
             }
         }

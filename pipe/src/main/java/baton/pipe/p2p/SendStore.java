@@ -39,11 +39,11 @@ final class SendStore implements AutoCloseable {
     private final BuddyPool memory;
     private final long mostPatience;
 
-    /** By peer and id, oldest first. */
+    /** The tensors by peer and id, oldest first. */
     @GuardedBy("this")
     private final Map<ReceiveStore.Key, Outgoing> kept = new LinkedHashMap<>();
 
-    /** Of peers to which tensors were sent lately. */
+    /** The state of peers to which tensors were sent lately. */
     @GuardedBy("this")
     private final Map<PeerAddress, Account> accounts = new HashMap<>();
 
@@ -115,7 +115,8 @@ final class SendStore implements AutoCloseable {
                 own.lastUse = ticker.nanos();
                 if (own.givenUp.contains(ReceiveStore.Key.group(tensorId))) {
                     throw new P2pException(
-                            Fault.GIVEN_UP, "others of what %s belongs to did not get to %s".formatted(tensorId, to));
+                            Fault.GIVEN_UP,
+                            "other tensors of the group of %s did not reach %s".formatted(tensorId, to));
                 }
                 Optional<BuddyPool.Piece> piece = memory.allocate(bytes);
                 if (piece.isPresent()) {

@@ -46,8 +46,8 @@ public interface TensorExchange extends AutoCloseable {
     Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException;
 
     /**
-     * Drops a group that was to be received, that is all tensors whose ids are the same up to a {@code #}: those that are here
-     * and later ones. Calls that wait for one fail at once.
+     * Drops a group that was to be received: all tensors with the same id up to a {@code #}, those that are here and later ones. Calls that
+     * wait for one fail at once.
      */
     void forget(String group);
 

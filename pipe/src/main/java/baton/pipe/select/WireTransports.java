@@ -18,7 +18,7 @@ public final class WireTransports {
 
     private WireTransports() {}
 
-    /** What {@code auto} takes, as it is logged. */
+    /** The transport that {@code auto} takes, as it is logged. */
     public static String automaticChoice() {
         return "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although tensors are"
                 + " in host memory (transport=gloo and transport=nccl take them all the same)";

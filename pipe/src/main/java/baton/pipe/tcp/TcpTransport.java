@@ -34,7 +34,7 @@ public final class TcpTransport implements WireTransport {
 
     private final Set<TokenListener> listeners = ConcurrentHashMap.newKeySet();
     private final WireId.Kind kind;
-    /** Of peers that connect to a meeting point. */
+    /** The access of peers that connect to a meeting point. */
     private final PeerAccess access;
 
     private final Ticker ticker;
@@ -43,7 +43,7 @@ public final class TcpTransport implements WireTransport {
 
     private volatile boolean closed;
 
-    /** For every peer, by the system's clock. */
+    /** A transport that admits every peer, by the system's clock. */
     public TcpTransport() {
         this(WireId.Kind.TCP, PeerAccess.everyone(), Ticker.system());
     }

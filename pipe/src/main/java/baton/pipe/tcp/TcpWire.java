@@ -82,7 +82,7 @@ final class TcpWire implements Wire {
         } catch (SocketTimeoutException e) {
             throw new PipeException("%s does not answer within %s".formatted(address, deadline), e);
         } catch (IOException e) {
-            throw new PipeException("nobody lets us in at " + address + ": " + reason(e), e);
+            throw new PipeException("no peer accepted the connection at " + address + ": " + reason(e), e);
         }
     }
 

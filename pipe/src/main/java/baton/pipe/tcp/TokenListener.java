@@ -30,7 +30,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A listening socket that accepts one connection: the first whose peer sends the token. Other connections are closed after a
+ * A listening socket that accepts one connection: the first on which the peer sends the token. Other connections are closed after a
  * short time, and at most {@value #MOST_AT_ONCE} are in their handshake: one more closes the oldest one.
  */
 final class TokenListener implements AutoCloseable {

@@ -131,7 +131,7 @@ public final class MemoryTransport implements WireTransport {
         synchronized (waiting) {
             CompletableFuture<Wire> other = waiting.remove(asked);
             if (other == null) {
-                throw new PipeException("nobody offers " + asked);
+                throw new PipeException("no transport offers " + asked);
             }
             return connect(other);
         }

@@ -15,7 +15,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Missing libraries are named in the error. */
 class NcclTransportTest {
     @Test
-    void aMissingLibraryIsNamedWithWhatToDo(@TempDir Path directory) throws IOException {
+    void aMissingLibraryIsNamedWithTheRemedy(@TempDir Path directory) throws IOException {
         Path none = Files.writeString(directory.resolve("libcudart.so.12"), "no library");
         assertThatThrownBy(() -> NcclTransport.load(
                         Map.of(NcclApi.CUDA_VARIABLE, directory.toString()), 0, PeerAccess.everyone(), Ticker.system()))

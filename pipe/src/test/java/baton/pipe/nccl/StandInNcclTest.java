@@ -69,7 +69,7 @@ class StandInNcclTest extends NcclWireContract {
         }
     }
 
-    /** What the GPU writes to the tensor's memory after the receive would be another tensor's. */
+    /** Bytes that the GPU writes to the tensor's memory after the receive would be another tensor's. */
     @Test
     void aGpuThatGoesOnAfterAFailedReceiveFails() throws Exception {
         AtomicLong skipped = new AtomicLong();

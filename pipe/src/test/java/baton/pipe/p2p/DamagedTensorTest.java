@@ -178,7 +178,7 @@ class DamagedTensorTest {
         assertThat(condition.getAsBoolean()).isTrue();
     }
 
-    /** TCP whose wires flip a bit of what they receive, as long as that is wanted. */
+    /** A TCP transport with wires that flip a bit of received data, as long as that is wanted. */
     private record Flipping(TcpTransport tcp, AtomicBoolean flips) implements WireTransport {
         Flipping(AtomicBoolean flips) {
             this(new TcpTransport(), flips);

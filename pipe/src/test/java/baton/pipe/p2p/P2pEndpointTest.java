@@ -313,7 +313,7 @@ class P2pEndpointTest {
         assertThat(second.get(60, TimeUnit.SECONDS)).isEqualTo(10);
     }
 
-    /** What a process that has run out of something throws costs a tensor, not those after it. */
+    /** An exception of a process that has run out of a resource costs one tensor, not those after it. */
     @Test
     void anExceptionDoesNotStopTheTensorsQueuedBehind() throws Exception {
         P2pEndpoint taker = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
@@ -536,7 +536,7 @@ class P2pEndpointTest {
         assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(7);
     }
 
-    // ---- what the tests are written with
+    // ---- fixtures
 
     private interface Attempt {
         void run() throws P2pException;

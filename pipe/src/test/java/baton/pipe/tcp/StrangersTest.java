@@ -115,7 +115,7 @@ class StrangersTest {
                 wrong[id.length - 1 - bit / 8] ^= (byte) (1 << bit % 8);
                 assertThatThrownBy(() -> transport.join(wrong, HOST, LONG))
                         .isInstanceOf(PipeException.class)
-                        .hasMessageContaining("nobody lets us in");
+                        .hasMessageContaining("no peer accepted the connection");
             }
             connect(transport, offer);
         }

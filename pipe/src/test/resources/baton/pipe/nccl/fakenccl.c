@@ -1,5 +1,5 @@
 /*
- * Stands in for libnccl.so.2 and libcudart.so in StandInNcclTest: two devices, whose memory is the host's, and communicators of two ranks of one
+ * Stands in for libnccl.so.2 and libcudart.so in StandInNcclTest: two devices with memory of the host, and communicators of two ranks of one
  * process. A stream's operations are done when somebody asks for its state, each when those before it are.
  */
 #include <pthread.h>

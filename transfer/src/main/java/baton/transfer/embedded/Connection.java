@@ -34,7 +34,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * A connection to a peer: its frames, the streams of bytes between them, and the transfers that they belong to. A reader thread
- * receives and handles frames, a writer thread sends. What a frame makes the process do is the {@link ConnectionSide}'s.
+ * receives and handles frames, a writer thread sends. The {@link ConnectionSide} acts on the frames.
  *
  * <p>The channel never blocks. Each thread waits with a selector of its own, outside of any gate.
  */
@@ -86,7 +86,7 @@ final class Connection {
     @GuardedBy("this")
     private long lastId;
 
-    /** Of all its transfers. */
+    /** The number of ranges of all transfers of the connection. */
     @GuardedBy("this")
     private long ranges;
 
@@ -336,7 +336,8 @@ final class Connection {
                 if (!channel.isOpen()) {
                     throw new ClosedChannelException();
                 }
-                // Counted and not timed: a process that was stopped has to find out first what has arrived meanwhile.
+                // Counted and not timed: a process that was stopped has to read the frames that have arrived meanwhile
+                // first.
                 if (silent == PINGS) {
                     throw new IOException("the peer is silent");
                 }
@@ -627,7 +628,7 @@ final class Connection {
                 }
             }
             if (channel.isOpen()) {
-                // The peer answers with its own end; closing right away could destroy what is still on its way.
+                // The peer answers with its own end; closing right away could destroy bytes on their way.
                 channel.shutdownOutput();
                 Thread receiving = reader;
                 if (receiving != null && !deadline.isOver()) {

@@ -17,7 +17,7 @@ import java.util.concurrent.RejectedExecutionException;
 /** Copies within a device, from regions of peers to those of this process, on a thread of its own. */
 final class DeviceCopies implements AutoCloseable {
     static final String OUT_OF_REACH =
-            "memory of a device is reached only by a peer on the same host whose memory is of the same device,"
+            "memory of a device is reached only by a peer on the same host with memory of the same device,"
                     + " and not with transport=tcp; otherwise kv_buffer_device must be cpu on the device's side";
 
     /** Ranges of a piece. A transfer that is over waits for the piece that the device copies. */

@@ -81,8 +81,8 @@ import org.slf4j.LoggerFactory;
  * with one copy, other peers over TCP. Memory of a device reaches peers of the same device only, within it.
  *
  * <p>A region can be mapped by peers if it is {@link MappableMemory}. A process that has an agent's metadata may read its registered
- * memory, and write to what needs no permit. Where instances have a secret, handshakes are sealed with it, and whole
- * connections where {@code kv_encryption} requires it.
+ * memory, and write to memory without permits. Where instances have a secret, handshakes are sealed with it, and whole connections where
+ * {@code kv_encryption} requires it.
  */
 public final class EmbeddedAgent implements TransferAgent {
     private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
@@ -99,13 +99,13 @@ public final class EmbeddedAgent implements TransferAgent {
     private final ParallelCopier copier;
     private final DeviceCopies deviceCopies;
     private final Ticker ticker;
-    /** Of connections, which a peer may break off as often as it likes. */
+    /** Limits the log lines about connections, as a peer may break off many. */
     private final Bursts complaints;
 
     private final MemoryRegistry registry = new MemoryRegistry(this::sendRegions);
     private final CountDownLatch stopped = new CountDownLatch(1);
     private final Thread acceptor;
-    /** As many as connections may still be accepted. */
+    /** One permit for each connection that may still be accepted. */
     private final Semaphore accepted;
 
     private final Inbox inbox;
@@ -132,7 +132,7 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     /**
-     * Bounds of what peers can ask for.
+     * Bounds of peers' requests.
      *
      * @param peers connections
      * @param transfers under way with one peer
@@ -309,7 +309,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public byte[] metadata() {
-        // Peers that know the instances' secret need not be told another.
+        // Peers that know the instances' secret need no other.
         return described(peerSecret().isPresent() ? new byte[Metadata.SECRET_BYTES] : secret)
                 .bytes();
     }
@@ -392,7 +392,7 @@ public final class EmbeddedAgent implements TransferAgent {
             connection.updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
             enlist(connection);
             connection.start();
-            // What was registered since the hello was made is in no message yet.
+            // Regions registered since the hello was made are in no message yet.
             connection.send(new Frame.Regions(registry.exposed()));
             return connection;
         } catch (IOException | RuntimeException | TransferException e) {
@@ -434,7 +434,7 @@ public final class EmbeddedAgent implements TransferAgent {
             } catch (IOException | InterruptedException e) {
                 if (server.isOpen()) {
                     LOG.warn("transfer agent {} could not accept a connection: {}", name, e.toString());
-                    // What it lacks, such as file descriptors, it may have again in a while.
+                    // A resource that ran out, such as file descriptors, may become free in a while.
                     LockSupport.parkNanos(TICK.toNanos());
                 }
             }

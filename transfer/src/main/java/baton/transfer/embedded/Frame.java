@@ -18,7 +18,7 @@ import java.util.Optional;
 sealed interface Frame {
     int HEADER_BYTES = 16;
     byte DATA = 0;
-    /** In place of the id of a {@link Hello}. */
+    /** Stands for the id in a {@link Hello}. */
     long MAGIC = 0x4261746f6e547278L;
 
     int MOST_DATA_BYTES = 1 << 20;
@@ -59,7 +59,7 @@ sealed interface Frame {
     record Write(long id, long timeoutMillis, long grant, boolean mapped, long[] ranges) implements Frame {}
 
     /**
-     * The end of what was asked.
+     * The end of a requested operation.
      *
      * @param failure empty if all was done
      */

@@ -19,7 +19,7 @@ final class Handshake {
         this.deadline = deadline;
     }
 
-    /** Of the agent that connects. */
+    /** The handshake of the agent that connects. */
     void connect(Metadata wanted, Frame.Hello hello) throws IOException, TransferException {
         try {
             connection.setPeer(wanted);
@@ -49,7 +49,7 @@ final class Handshake {
         }
     }
 
-    /** Of the agent that is connected to. */
+    /** The handshake of the agent that accepts. */
     void accept() throws IOException, TransferException {
         try {
             connection.seal(deadline);

@@ -11,7 +11,7 @@ import baton.transfer.Transfer.State.Failed;
 import java.time.Duration;
 import java.util.Set;
 
-/** What an agent knows of a transfer that it started or serves: a gate around the local ranges, with a deadline. */
+/** An agent's state of a transfer that it started or serves: a gate around the local ranges, with a deadline. */
 abstract sealed class InFlightTransfer extends Gate<State> implements ParallelCopier.Completion
         permits OutboundTransfer, InboundTransfer {
     private static final Duration LONGEST = Duration.ofDays(1);
@@ -96,7 +96,7 @@ abstract sealed class InFlightTransfer extends Gate<State> implements ParallelCo
         end(new Failed(cause, message));
     }
 
-    /** Makes it known to the connection, or ends it if the connection may not have it. */
+    /** Registers the transfer with the connection, or ends it if the connection refuses it. */
     final void begin() {
         switch (connection.admit(this)) {
             case ADMITTED -> {

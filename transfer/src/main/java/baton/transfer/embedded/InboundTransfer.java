@@ -16,7 +16,7 @@ final class InboundTransfer extends InFlightTransfer {
         SEND,
         /** Over the connection from the peer: a write. */
         RECEIVE,
-        /** From the peer's mapped memory, by threads of this process: a write. */
+        /** Threads of this process copy from the peer's mapped memory: a write. */
         COPY
     }
 

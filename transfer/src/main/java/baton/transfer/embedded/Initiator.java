@@ -115,7 +115,7 @@ final class Initiator implements ConnectionSide {
                 transfer.fail(Cause.REFUSED, DeviceCopies.OUT_OF_REACH);
             }
         } else {
-            throw new TransferException("it fails to map what it was not asked to map");
+            throw new TransferException("it reports a failure to map memory, but was not asked to map any");
         }
     }
 }

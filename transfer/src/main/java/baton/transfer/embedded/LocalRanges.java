@@ -8,8 +8,8 @@ import java.util.Set;
  * The part of a transfer that lies in this process.
  *
  * @param memory of each range
- * @param touched what the transfer needs to exist: {@link MemoryRegistry.Registered}, {@link PeerMemory.Mapped}, {@link WriteGrant}; its
- *     end is the transfer's
+ * @param touched the objects that the transfer depends on: {@link MemoryRegistry.Registered}, {@link PeerMemory.Mapped},
+ *     {@link WriteGrant}; the end of one ends the transfer
  */
 record LocalRanges(List<MemorySegment> memory, Set<Object> touched) {
     long bytes() {

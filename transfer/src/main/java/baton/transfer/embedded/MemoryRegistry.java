@@ -65,7 +65,7 @@ final class MemoryRegistry {
                     : Optional.empty();
         }
 
-        /** With which pools of peers are opened, if it is a pool of a device. */
+        /** Opens pools of peers, if the region is a pool of a device. */
         Optional<DevicePeers> peers() {
             return peers;
         }
@@ -84,7 +84,7 @@ final class MemoryRegistry {
         }
     }
 
-    /** @param exposed what peers are told of the region */
+    /** @param exposed the region's description for peers */
     synchronized Registered register(Region region, Metadata.Exposed exposed) throws TransferException {
         MemorySegment memory = memory(region);
         if (regions.size() == Metadata.MOST_REGIONS) {
@@ -118,7 +118,7 @@ final class MemoryRegistry {
         return true;
     }
 
-    /** What peers are told of the regions. */
+    /** The regions' descriptions for peers. */
     synchronized Metadata.Update exposed() {
         List<Metadata.Exposed> all = new ArrayList<>();
         for (Registered each : regions.values()) {

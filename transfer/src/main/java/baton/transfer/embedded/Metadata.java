@@ -15,7 +15,7 @@ import java.util.List;
 import java.util.OptionalLong;
 
 /**
- * The description of an agent: what it gives out as its metadata, and sends to agents that it connects to.
+ * The description of an agent, which it returns as its metadata and sends to the agents that it connects to.
  *
  * <p>The bytes, integers in network order and strings in UTF-8 after their length in two bytes: magic {@code "BtnT"}, version (2),
  * name, system, pid (8), host, port (4), length of the secret (2), secret, revision (8), number of regions (4), and for each region

@@ -19,7 +19,7 @@ final class OutboundTransfer extends InFlightTransfer implements Transfer {
     private volatile State state = new State.UnderWay();
 
     /**
-     * What a transfer is to do.
+     * The task of a transfer.
      *
      * @param grant token of the peer's {@link WriteGrant}, of a write; 0 for none
      * @param digests to make in a read by shared memory; over TCP and in writes none are made

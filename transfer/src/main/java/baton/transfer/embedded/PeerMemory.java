@@ -43,7 +43,7 @@ final class PeerMemory {
 
     /**
      * @param sameSystem whether mapping is worth trying
-     * @param mappedBytes what all peers' mappings have together
+     * @param mappedBytes the bytes of all peers' mappings together
      */
     PeerMemory(Metadata peer, boolean sameSystem, AtomicLong mappedBytes) {
         this.peer = peer;

@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
-/** The side that accepted the connection: does what the peer asks for, and takes its notifications. */
+/** The side that accepted the connection: serves the peer's requests, and takes its notifications. */
 final class Responder implements ConnectionSide {
     private final Connection connection;
     private final EmbeddedAgent agent;

@@ -26,10 +26,10 @@ import org.slf4j.LoggerFactory;
 final class DataConnection implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(DataConnection.class);
 
-    /** Writes whose statuses are sent together, where the peer has sent the next request already. */
+    /** The limit of writes that one message acknowledges, where the peer has sent the next request already. */
     private static final int MOST_PENDING = 64;
 
-    /** How long, and how much, a peer may still send after a rejection: it may read the status only after it has sent all. */
+    /** The limits of the peer's sending after a rejection: a peer may read the status only after it has sent everything. */
     private static final Duration DRAIN = Duration.ofSeconds(2);
 
     private static final long DRAIN_BYTES = 1L << 30;
@@ -38,7 +38,7 @@ final class DataConnection implements AutoCloseable {
     private final DataServer server;
     private final SocketChannel channel;
 
-    /** Ends a wait for the peer: what it may take, counted from {@link #since}; no limit while idle. */
+    /** The limit of a wait for the peer, counted from {@link #since}; none while idle. */
     private volatile Optional<Duration> patience = Optional.empty();
 
     private volatile long since;
@@ -100,7 +100,7 @@ final class DataConnection implements AutoCloseable {
         }
     }
 
-    /** What the connection's thread uses. */
+    /** The state of the connection's thread. */
     private final class Requests {
         private final ByteBuffer header;
         private final ByteBuffer statuses;
@@ -217,7 +217,7 @@ final class DataConnection implements AutoCloseable {
             }
         }
 
-        /** A close with bytes unread would be a reset, which can overtake the status. So what the peer still sends is read. */
+        /** Sends the status, then reads until the peer's end: closing with unread bytes would be a reset, which can overtake the status. */
         private void reject(Request request) throws IOException {
             server.rejected(channel.getRemoteAddress(), request);
             if (request.acknowledged()) {

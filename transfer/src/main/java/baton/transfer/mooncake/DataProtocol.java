@@ -19,7 +19,7 @@ final class DataProtocol {
     static final int HEADER_BYTES = 24;
     static final int STATUS_BYTES = Long.BYTES;
 
-    /** Of the operation's byte. */
+    /** The flag in the operation's byte that asks for a status of each write. */
     static final int ACKNOWLEDGED = 0x80;
 
     static final long OK = 0x4D435456L << 32;

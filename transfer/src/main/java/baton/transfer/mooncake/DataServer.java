@@ -115,7 +115,7 @@ final class DataServer implements AutoCloseable {
         }
     }
 
-    /** What is lacking, such as file descriptors, may be there again in a while. */
+    /** Waits a while: a resource that ran out, such as file descriptors, may become free. */
     static void pause() {
         LockSupport.parkNanos(PAUSE.toNanos());
     }

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
 final class HandshakeDaemon implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(HandshakeDaemon.class);
 
-    /** As long as Mooncake's daemon waits for one, at most. */
+    /** The limit of one exchange, as in Mooncake's daemon. */
     private static final Duration EXCHANGE = Duration.ofSeconds(5);
 
     private final ServerSocket server;
@@ -32,7 +32,7 @@ final class HandshakeDaemon implements AutoCloseable {
     @GuardedBy("this")
     private final Map<Socket, Deadline> open = new HashMap<>();
 
-    /** What the agent does with messages. */
+    /** The agent's handling of messages. */
     interface Handler {
         /** Whether connections from the address are answered. */
         boolean admits(InetAddress from);

@@ -40,7 +40,7 @@ record HandshakeDirectory(JsonMapper json, Predicate<String> mayConnect, int lon
             return new Located(rpc, SegmentDescriptor.parse(json, answer));
         } catch (IOException e) {
             throw new TransferException(
-                    "segment %s does not tell its descriptor: %s".formatted(name, e.getMessage()), e);
+                    "segment %s does not answer with its descriptor: %s".formatted(name, e.getMessage()), e);
         }
     }
 

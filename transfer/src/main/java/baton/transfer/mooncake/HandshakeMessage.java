@@ -13,9 +13,9 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A message of Mooncake's handshake daemon ({@code transfer_metadata_plugin.cpp}): uint64 length of what follows, little endian; uint8
- * type; JSON. There is one request and one answer of the same type on each connection. Messages without a type, whose first byte is
- * JSON's, are connection requests of older engines.
+ * A message of Mooncake's handshake daemon ({@code transfer_metadata_plugin.cpp}): uint64 length of the rest, little endian; uint8 type;
+ * JSON. There is one request and one answer of the same type on each connection. Older engines send connection requests without a type:
+ * these begin with the JSON.
  */
 record HandshakeMessage(Type type, byte[] json) {
     enum Type {
@@ -122,7 +122,7 @@ record HandshakeMessage(Type type, byte[] json) {
         return new HandshakeMessage(type, type == Type.UNTYPED ? body : Arrays.copyOfRange(body, 1, body.length));
     }
 
-    /** Memory grows with what has arrived, not with what is announced. */
+    /** Memory grows with the bytes that have arrived, not with the announced length. */
     private static byte[] bytes(Socket socket, int length, Deadline deadline) throws IOException {
         InputStream in = socket.getInputStream();
         byte[] bytes = new byte[Math.min(length, 1 << 12)];

@@ -98,7 +98,7 @@ final class Lane implements AutoCloseable {
         return headers.slice(at, HEADER_BYTES);
     }
 
-    /** Takes the answers of what was sent before all that is not answered yet. */
+    /** Receives the answers to all requests sent so far. */
     void receive(Operation operation, List<Piece> pieces) throws IOException {
         List<ByteBuffer> in = new ArrayList<>();
         List<ByteBuffer> answers = new ArrayList<>();

@@ -14,7 +14,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 
-/** Registered memory of this process, and what uses it at the moment. Any thread. */
+/** Registered memory of this process, and its current users. Any thread. */
 final class LocalBuffers {
     /** A descriptor of so many fits a handshake message of Mooncake's default length. */
     private static final int MOST = 8192;
@@ -22,7 +22,7 @@ final class LocalBuffers {
     @GuardedBy("this")
     private final NavigableMap<Long, Buffer> buffers = new TreeMap<>();
 
-    /** Of each buffer that is registered. */
+    /** The users of each registered buffer. */
     @GuardedBy("this")
     private final Map<Buffer, Set<MemoryUse<?>>> uses = new HashMap<>();
 
@@ -37,7 +37,7 @@ final class LocalBuffers {
             this.memory = memory;
         }
 
-        /** What {@link #hold} began is over. */
+        /** Ends a use that {@link #hold} began. */
         void release(MemoryUse<?> use) {
             LocalBuffers.this.release(this, use);
         }
@@ -133,7 +133,7 @@ final class LocalBuffers {
         return Optional.of(new Held(buffer, buffer.memory(address, bytes)));
     }
 
-    /** What peers are told, in the order of addresses. */
+    /** The description of the buffers for peers, in the order of addresses. */
     synchronized List<SegmentDescriptor.Buffer> described() {
         List<SegmentDescriptor.Buffer> all = new ArrayList<>();
         buffers.values()

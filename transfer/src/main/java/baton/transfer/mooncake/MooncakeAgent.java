@@ -29,8 +29,8 @@ import tools.jackson.databind.node.ObjectNode;
 
 /*
  * Threads: one for each connection that is served and for each lane, which block in system calls that copy between sockets and registered
- * memory; a clock, which ends what is late; virtual ones for handshakes, notifications, and connections that are only watched. What is to
- * end sooner has its sockets closed (MemoryUse), because Mooncake's protocol cannot cancel a request.
+ * memory; a clock, which ends late transfers; virtual ones for handshakes, notifications, and connections that are only watched. A transfer
+ * is cancelled by closing its sockets (MemoryUse), because Mooncake's protocol cannot cancel a request.
  */
 
 /**
@@ -46,7 +46,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
     private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgent.class);
     private static final Duration TICK = Duration.ofMillis(20);
 
-    /** To different peers, made at once. */
+    /** The limit of connections to different peers that are made at once. */
     private static final int CONNECTIONS = 64;
 
     private final MooncakeAgentSettings settings;
@@ -126,7 +126,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
         return rpc;
     }
 
-    /** What serves transfers of peers. */
+    /** The server of transfers that peers start. */
     DataServer server() {
         return server;
     }
@@ -177,7 +177,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
         };
     }
 
-    /** One after the other, so that the last one tells what is registered. */
+    /** Publishes the descriptor. Calls run one after the other, so the last one has the current registrations. */
     private synchronized void publish() throws TransferException {
         directory.publish(rpc, described());
     }
@@ -230,7 +230,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
         }
     }
 
-    /** What this engine tells its peers. */
+    /** This engine's answers to its peers. */
     private final class Answers implements HandshakeDaemon.Handler {
         @Override
         public boolean admits(InetAddress from) {

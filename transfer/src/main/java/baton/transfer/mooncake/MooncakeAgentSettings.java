@@ -14,8 +14,8 @@ import java.util.Optional;
  * @param port of the handshake daemon; 0 for a free one
  * @param metadata where descriptors of segments are
  * @param lanes connections that transfers to one peer use at most
- * @param stall after which a connection is closed whose peer has begun a message and neither sends nor takes a byte
- * @param limits bounds of what peers can ask for
+ * @param stall after which a connection is closed if its peer has begun a message and neither sends nor takes a byte
+ * @param limits bounds of peers' requests
  * @param access hosts of the peers that it connects to and admits, by their addresses; empty: all. A secret does not matter, as
  *     Mooncake's protocols have none
  */
@@ -54,7 +54,7 @@ public record MooncakeAgentSettings(
     }
 
     /**
-     * Bounds of what peers can ask for.
+     * Bounds of peers' requests.
      *
      * @param connections for data; beyond it the one that is idle for longest is closed
      * @param handshakes under way at a time

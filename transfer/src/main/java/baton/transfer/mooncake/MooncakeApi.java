@@ -74,7 +74,7 @@ final class MooncakeApi extends NativeFunctions {
             function("getNotifsFromEngine", FunctionDescriptor.of(POINTER, POINTER, POINTER));
     private final MethodHandle freeNotifications = function("freeNotifsMsgBuf", POINTER, INT);
 
-    /** What has become of a request. */
+    /** The state of a request. */
     enum Status {
         UNDER_WAY,
         COMPLETED,
@@ -218,7 +218,7 @@ final class MooncakeApi extends NativeFunctions {
         }
     }
 
-    /** What has become of a request of a batch. */
+    /** The state of a request of a batch. */
     Status status(MemorySegment engine, long batch, int request) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(STATUS);

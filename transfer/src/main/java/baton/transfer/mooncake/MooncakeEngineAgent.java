@@ -30,8 +30,8 @@ import org.slf4j.LoggerFactory;
  * {@code protocol: tcp} this one exchanges bytes with too.
  *
  * <p>The library moves the bytes, serves peers and receives notifications. It has no function to look at a descriptor, to ask whether a
- * peer lives, or to cancel: the first two are asked of the peer's handshake daemon in Java, and what is cancelled or late ends when
- * the library is done with it. Its ports listen on all addresses and admit everyone.
+ * peer lives, or to cancel: the first two are asked of the peer's handshake daemon in Java, and a cancelled or late transfer ends when the
+ * library has finished it. Its ports listen on all addresses and admit every peer.
  */
 public final class MooncakeEngineAgent extends SegmentAgent<EnginePeer, EngineTransfer> {
     private static final Logger LOG = LoggerFactory.getLogger(MooncakeEngineAgent.class);
@@ -49,7 +49,7 @@ public final class MooncakeEngineAgent extends SegmentAgent<EnginePeer, EngineTr
     @GuardedBy("lock")
     private final List<EngineTransfer> started = new ArrayList<>();
 
-    /** Those that the library has, and those before them; of the thread. */
+    /** The transfers in the library and those queued before it. The thread owns them. */
     private final Set<EngineTransfer> underWay = new HashSet<>();
 
     /**
@@ -247,7 +247,7 @@ public final class MooncakeEngineAgent extends SegmentAgent<EnginePeer, EngineTr
         return true;
     }
 
-    /** Fails a transfer that the library has failed or would fail: what is wrong, the peer tells. */
+    /** Fails a transfer that the library has failed or would fail, with the cause that the peer reports. */
     private void explain(EngineTransfer transfer) {
         Thread.ofVirtual().name("mooncake-explain").start(() -> {
             EnginePeer peer = transfer.peer();

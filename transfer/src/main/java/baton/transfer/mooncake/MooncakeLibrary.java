@@ -25,12 +25,12 @@ public sealed interface MooncakeLibrary {
             + " kv_connector_extra_config.mooncake_library, the environment variable " + VARIABLE
             + " or the system property " + PROPERTY + "; protocol tcp needs no library";
 
-    /** It is loaded. */
+    /** The library is loaded. */
     record Found(Path file, MooncakeApi api) implements MooncakeLibrary {}
 
-    /** It could not be loaded. */
+    /** The library could not be loaded. */
     record Absent(String why) implements MooncakeLibrary {
-        /** One line: why, and what to do. */
+        /** The reason and the remedy, in one line. */
         public String reason() {
             return "Mooncake's library is not available (" + why + "); " + REMEDY;
         }
@@ -41,7 +41,7 @@ public sealed interface MooncakeLibrary {
         return find(setting, Optional.ofNullable(System.getProperty(PROPERTY)), System.getenv());
     }
 
-    /** As {@link #find(Optional)}, with the environment handed in. */
+    /** Finds the library as {@link #find(Optional)} does, with this environment. */
     static MooncakeLibrary find(Optional<Path> setting, Optional<String> property, Map<String, String> environment) {
         Optional<Path> named = setting.or(() -> property.map(Path::of))
                 .or(() -> Optional.ofNullable(environment.get(VARIABLE)).map(Path::of));

@@ -32,7 +32,7 @@ final class MooncakePeer extends SegmentPeer {
     /** A lane that is not used for so long is closed. */
     private static final Duration IDLE = Duration.ofSeconds(30);
 
-    /** For the question whether a peer is there. */
+    /** The limit of a check whether a peer lives. */
     private static final Duration CHECK = Duration.ofSeconds(2);
 
     /** Between connections to a peer that closes those that carry nothing. */
@@ -43,7 +43,7 @@ final class MooncakePeer extends SegmentPeer {
 
     private final Set<SegmentTransfer> transfers = ConcurrentHashMap.newKeySet();
 
-    /** Those of which batches may wait for a lane. */
+    /** The transfers with batches that may wait for a lane. */
     @GuardedBy("this")
     private final Deque<MooncakeTransfer> queue = new ArrayDeque<>();
 
@@ -324,7 +324,7 @@ final class MooncakePeer extends SegmentPeer {
                         .map(range -> "%s is not within one registered buffer of %s".formatted(range, name()));
             }
         } catch (TransferException e) {
-            LOG.debug("{} does not tell its buffers: {}", name(), e.toString());
+            LOG.debug("{} does not answer with its buffers: {}", name(), e.toString());
         }
         return Optional.empty();
     }

@@ -43,7 +43,7 @@ final class MooncakeTransfer extends SegmentTransfer {
         pieces.add(range, local);
     }
 
-    /** Makes batches of its ranges; before any lane has it. */
+    /** Makes batches of its ranges, before a lane takes the transfer. */
     void cut() {
         synchronized (monitor) {
             List<Piece> batch = new ArrayList<>();
@@ -99,7 +99,7 @@ final class MooncakeTransfer extends SegmentTransfer {
      * Moves batches until none waits. The lane is attached.
      *
      * @return false if the transfer ended meanwhile; the lane is of no use any more
-     * @throws IOException if the lane failed; what it has not moved waits again
+     * @throws IOException if the lane failed; the batches that it has not moved wait again
      */
     boolean moveOver(Lane lane) throws IOException {
         lane.begin();

@@ -42,7 +42,7 @@ final class NotificationQueue {
         /**
          * @return false if the peer refused it
          * @throws UnreachableException if it has not been sent
-         * @throws IOException if the peer may have it or not
+         * @throws IOException if it is unknown whether the peer has received it
          */
         boolean send(byte[] message, Deadline deadline) throws IOException;
     }

@@ -77,7 +77,7 @@ abstract class SegmentAgent<P extends SegmentPeer, T extends SegmentTransfer> im
     /** @throws TransferException if the segment is at a host that is not an allowed peer */
     abstract void requireAllowed(String segment, SegmentDirectory.Located found) throws TransferException;
 
-    /** Looks up a peer's segment, with whatever has it. Returns the library's number of it; 0 if there is no library. */
+    /** Looks up a peer's segment in its directory. Returns the library's number of it; 0 if there is no library. */
     abstract int number(String segment) throws TransferException;
 
     abstract P open(String segment, int number, SegmentDirectory.Located found, Deadline deadline)

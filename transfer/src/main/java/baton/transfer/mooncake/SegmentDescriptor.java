@@ -17,7 +17,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What an engine tells of itself, as {@code TransferMetadata::encodeSegmentDesc} of Mooncake 0.3.13 writes it for its TCP transport.
+ * An engine's description of itself, as {@code TransferMetadata::encodeSegmentDesc} of Mooncake 0.3.13 writes it for its TCP transport.
  *
  * @param name of the segment
  * @param protocol of its transport: {@value #TCP} or another, such as RDMA's, of which only the buffers are read
@@ -50,7 +50,7 @@ record SegmentDescriptor(
         return buffers.stream().anyMatch(each -> each.holds(address, bytes));
     }
 
-    /** @param now the time to be told to peers, which do not use it */
+    /** @param now the time in the message, which peers do not use */
     ObjectNode toJson(JsonMapper json, Instant now) {
         ObjectNode node = json.createObjectNode()
                 .put("name", name)

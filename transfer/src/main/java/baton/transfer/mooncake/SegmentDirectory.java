@@ -7,7 +7,7 @@ import baton.transfer.TransferException;
 /** How engines find each other. Any thread. */
 sealed interface SegmentDirectory extends AutoCloseable permits HandshakeDirectory, ServerDirectory {
     /**
-     * What is known of a segment.
+     * A segment's descriptor and the address of its engine.
      *
      * @param rpc its engine's handshake daemon
      */

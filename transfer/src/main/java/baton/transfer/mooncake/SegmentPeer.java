@@ -28,7 +28,7 @@ abstract class SegmentPeer implements TransferAgent.Peer {
     /** Whether its directory's entry is of the same engine, which may have registered more. */
     abstract boolean isSame(SegmentDirectory.Located found);
 
-    /** Called once, after it is gone: ends what needs it. */
+    /** Called once, after the peer is gone: ends all uses of the peer. */
     abstract void ended(String why);
 
     final boolean isOf(SegmentAgent<?, ?> other) {
@@ -75,7 +75,7 @@ abstract class SegmentPeer implements TransferAgent.Peer {
         agent.tellProgress();
     }
 
-    /** It is gone, and so is all that needs it. */
+    /** Marks the peer as gone, and ends all uses of it. */
     final void end(String why) {
         if (gone.compareAndSet(null, why)) {
             outbox.close();

@@ -178,7 +178,7 @@ final class ServerDirectory implements SegmentDirectory {
         return URI.create(source.address() + "?key=" + encoded(key));
     }
 
-    /** As curl encodes it: a server that does not decode keys finds only those that are encoded alike. */
+    /** Encodes a key as curl does: a server that does not decode keys finds only keys that are encoded alike. */
     static String encoded(String key) {
         StringBuilder text = new StringBuilder();
         for (byte each : key.getBytes(StandardCharsets.UTF_8)) {
@@ -195,7 +195,7 @@ final class ServerDirectory implements SegmentDirectory {
         return prefix() + "rpc_meta/" + segment;
     }
 
-    /** A name with a slash says itself what kind of memory it is. */
+    /** The key of a segment in RAM; a name with a slash names its kind of memory itself. */
     private String ramKey(String segment) {
         return prefix() + (segment.contains("/") ? "" : "ram/") + segment;
     }

@@ -18,7 +18,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A transfer agent over NIXL: UCX (shared memory, TCP, RDMA) or what other backends it is given.
+ * A transfer agent over NIXL: UCX (shared memory, TCP, RDMA) or the configured backends.
  *
  * <h2>One thread</h2>
  * All of NIXL is called by one thread of the agent; callers hand it commands. It makes progress for UCX too, on which peers depend
@@ -26,7 +26,7 @@ import org.slf4j.LoggerFactory;
  * It owns the state of {@link NixlNativeAgent}, {@link NixlScratch}, {@link NixlPeers} and {@link NixlTransfers}; this class begins and
  * ends them together.
  *
- * <h2>What NIXL does not promise, and what is done about it</h2>
+ * <h2>Promises that NIXL does not make, and the remedies</h2>
  * <ul>
  *   <li><b>The end of a cancelled request.</b> Releasing a request that is under way cancels it in UCX, which does not stop
  *       one-sided operations: a late answer may still be written into memory. So nothing is released while it is under way. A transfer
@@ -34,14 +34,14 @@ import org.slf4j.LoggerFactory;
  *       those under way are. If its time and then {@value #GRACE_MILLIS} ms are up and some still are, the native agent is destroyed,
  *       which ends its connections and with them every access to memory, and is made anew: all its peers are gone then, and must
  *       be connected again with {@linkplain #metadata() metadata} of both sides anew. It takes a peer that neither answers nor dies.
- *   <li><b>The death of a peer.</b> NIXL tells of it when a request fails, if at all. So each peer is probed: 16 bytes of its
+ *   <li><b>The death of a peer.</b> NIXL reports it when a request fails, if at all. So each peer is probed: 16 bytes of its
  *       memory are read when it is connected and every {@value #PROBE_MILLIS} ms. Where the read fails the peer is gone. It is
- *       gone as well if the bytes are not those that its metadata names, which tells an agent that was closed, or another
- *       process in its place, from the one that was connected. A peer that is stopped but not dead is alive. Only peers that this agent
- *       connected to are probed. Agents that are not Baton's are probed without comparing.
+ *       gone as well if the bytes are not those that its metadata names, which detects an agent that was closed, or another process in its
+ *       place. A peer that is stopped but not dead is alive. Only peers that this agent connected to are probed. Agents that are not
+ *       Baton's are probed without comparing.
  *   <li><b>The end of a registration.</b> Peers that have loaded it keep it, and on one host UCX reads and writes through the kernel
- *       (process_vm_readv) as long as the process lives. So an agent counts what it unregisters where its peers' probes read, and a
- *       peer probes before each write: what it has loaded must be of now, else the write is refused until it connects anew.
+ *       (process_vm_readv) as long as the process lives. So an agent counts unregistered memory where its peers' probes read, and a peer
+ *       probes before each write: its loaded metadata must be current, else the write is refused until it connects anew.
  *   <li><b>Checks of addresses.</b> Ranges are checked against both sides' registrations before NIXL sees them, and
  *       metadata before it is loaded (see {@link NixlMetadata}).
  * </ul>
@@ -49,12 +49,12 @@ import org.slf4j.LoggerFactory;
  * <p>The notification of a transfer is sent when its last piece is done, never for a transfer that was cancelled.
  *
  * <h2>Where UCX is not safe</h2>
- * Over TCP, UCX reads in software: the owner of the memory answers. If the reader dies while its answers are on their way, UCX may end
- * the <em>owner's</em> process ("Fatal: unexpected error: Endpoint timeout"). With NIXL 1.5.1, 3 of 31 readers killed in the middle of a
- * read did so, none of 62 writers, and none of 33 readers on the owner's host. No setting is known that prevents it (NIXL does
- * not work with {@code UCX_PROTO_ENABLE=n}). Reads by RDMA need no answers of that kind; they were not measured. So
- * {@code TransferAgents} takes this agent by itself only where there is an RDMA device, and an agent that closes lets
- * what it has under way end first.
+ * Over TCP, UCX reads in software: the owner of the memory answers. If the reader dies while its answers are
+ * on their way, UCX may end the <em>owner's</em> process ("Fatal: unexpected error: Endpoint timeout"). With NIXL 1.5.1, 3 of 31 readers
+ * killed in the middle of a read did so, none of 62 writers, and none of 33 readers on the owner's host. No setting is known that prevents
+ * it (NIXL does not work with {@code UCX_PROTO_ENABLE=n}). Reads by RDMA need no answers of that kind; they were not measured. So
+ * {@code TransferAgents} takes this agent by itself only where there is an RDMA device, and an agent that closes waits for its requests
+ * under way first.
  */
 public final class NixlAgent implements TransferAgent {
     private static final Logger LOG = LoggerFactory.getLogger(NixlAgent.class);
@@ -243,7 +243,7 @@ public final class NixlAgent implements TransferAgent {
         progress.run();
     }
 
-    /** For the peers, which are made before the transfers that use them. */
+    /** Whether a transfer with the peer is under way. Peers call this, as they are made before the transfers. */
     private boolean isUnderWay(NixlPeer peer) {
         return transfers.isUnderWay(peer);
     }
@@ -278,7 +278,7 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    /** What the owner thread does. */
+    /** The work of the owner thread. */
     private final class Work implements NixlThread.Work {
         @Override
         public boolean step() {
@@ -311,8 +311,8 @@ public final class NixlAgent implements TransferAgent {
         }
 
         /**
-         * Lets what is under way end by itself, which it does unless a peer does not answer: UCX takes it badly if its answers find
-         * no agent. Peers can see meanwhile that this agent is closed.
+         * Waits until the requests under way end by themselves, unless a peer does not answer: UCX may fail if its answers find no agent.
+         * Peers can see meanwhile that this agent is closed.
          */
         private void drain() {
             scratch.hide();

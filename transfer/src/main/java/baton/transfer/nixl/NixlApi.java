@@ -277,7 +277,7 @@ final class NixlApi extends NativeFunctions {
     }
 
     /**
-     * What other agents must know of this one: its backends' addresses and its registered memory.
+     * The metadata of this agent for others: its backends' addresses and its registered memory.
      *
      * @throws TransferException if none of its backends reaches other processes
      */
@@ -296,7 +296,7 @@ final class NixlApi extends NativeFunctions {
     }
 
     /**
-     * Makes another agent known, from what {@link #localMetadata} gave there. NIXL reads the bytes without much checking.
+     * Makes another agent known, by the result of {@link #localMetadata} there. NIXL reads the bytes without much checking.
      *
      * @return the other's name
      * @throws TransferException if NIXL refuses, as for another agent under a name it knows
@@ -407,7 +407,7 @@ final class NixlApi extends NativeFunctions {
         }
     }
 
-    /** Takes the messages that have arrived; calling it makes progress, also of what peers do with this agent's memory. */
+    /** Takes the messages that have arrived; calling it makes progress, also of peers' operations on this agent's memory. */
     List<Notification> notifications(MemorySegment agent, MemorySegment map) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment size = arena.allocate(LONG);

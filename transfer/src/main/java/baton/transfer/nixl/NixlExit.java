@@ -19,7 +19,7 @@ public final class NixlExit {
 
     private NixlExit() {}
 
-    /** At shutdown, {@link #skipDestructors skips destructors} if NIXL has been loaded by then. For programs, not for libraries. */
+    /** {@link #skipDestructors Skips destructors} at shutdown if NIXL has been loaded by then. For programs, not for libraries. */
     public static void atShutdown() {
         Runtime.getRuntime()
                 .addShutdownHook(Thread.ofPlatform().name("nixl-exit").unstarted(NixlExit::skipDestructors));

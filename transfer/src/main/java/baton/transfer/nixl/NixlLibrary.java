@@ -43,12 +43,11 @@ public sealed interface NixlLibrary {
     record Found(Path file, NixlApi api) implements NixlLibrary {}
 
     /**
-     * It could not be loaded.
-     *
-     * @param tried each place and what was wrong there
+     * The library could not be loaded.
+     * @param tried each place and its error
      */
     record Absent(List<String> tried) implements NixlLibrary {
-        /** One line: what was tried, and what to do. */
+        /** The places tried and the remedy, in one line. */
         public String reason() {
             return "NIXL is not available (" + String.join("; ", tried) + "); " + REMEDY;
         }
@@ -59,7 +58,7 @@ public sealed interface NixlLibrary {
         return find(setting, Optional.ofNullable(System.getProperty(PROPERTY)), System.getenv());
     }
 
-    /** As {@link #find(Optional)}, with the environment handed in. */
+    /** Finds the library as {@link #find(Optional)} does, with this environment. */
     static NixlLibrary find(Optional<Path> setting, Optional<String> property, Map<String, String> environment) {
         List<String> tried = new ArrayList<>();
         Optional<Path> named = setting.or(() -> property.map(Path::of))
@@ -126,7 +125,7 @@ public sealed interface NixlLibrary {
         try (DirectoryStream<Path> entries = Files.newDirectoryStream(directory, glob)) {
             entries.forEach(found::add);
         } catch (IOException | UncheckedIOException e) {
-            // What cannot be listed holds nothing that could be loaded.
+            // A directory that cannot be listed has no library to load.
             return List.of();
         }
         return found.stream().sorted().toList();

@@ -11,18 +11,18 @@ import java.util.Optional;
 import java.util.zip.CRC32C;
 
 /**
- * What an agent must know of another, checked before NIXL sees it, because NIXL and UCX believe what they read.
+ * An agent's metadata for another, checked before NIXL sees it, because NIXL and UCX do not check it.
  *
  * <p>It is NIXL's own serialization (agent name, addresses of backends, registered memory), so that any NIXL agent can load it,
  * followed by a seal that other agents do not look at: {@code "baton/1\n"}, {@code int64} address of a word of the agent's memory,
- * {@code int64} what stands there while the agent lives, {@code int64} its revision, {@code int32} CRC32C of everything before. NIXL's serialization is
- * {@code "nixlSerDes|"} and then fields {@code tag, uint64 length, bytes, '|'}, little-endian (src/utils/serdes, nixl_agent.cpp and
- * nixl_descriptors.cpp in NIXL's repository).
+ * {@code int64} the content of that word while the agent lives, {@code int64} its revision, {@code int32} CRC32C of everything before.
+ * NIXL's serialization is {@code "nixlSerDes|"} and then fields {@code tag, uint64 length, bytes, '|'}, little-endian (src/utils/serdes,
+ * nixl_agent.cpp and nixl_descriptors.cpp in NIXL's repository).
  *
  * @param agent its name
  * @param connections names of its backends
- * @param memory what it has registered, of the host and of CUDA devices, once for each backend
- * @param identity by which it can be told from another agent at the same place; agents other than Baton's have none
+ * @param memory registered regions, of the host and of CUDA devices, once for each backend
+ * @param identity distinguishes it from another agent at the same place; agents other than Baton's have none
  * @param blob NIXL's part
  */
 record NixlMetadata(
@@ -36,9 +36,9 @@ record NixlMetadata(
     static final int MAX_BYTES = 64 << 20;
 
     /**
-     * A word in an agent's memory, and what it holds while the agent lives.
+     * A word in an agent's memory, and its content while the agent lives.
      *
-     * @param revision of what the agent has registered: the next word. It goes up when it unregisters memory
+     * @param revision of the agent's registrations: the next word. It goes up when the agent unregisters memory
      */
     record Identity(long address, long word, long revision) {}
 
@@ -124,7 +124,7 @@ record NixlMetadata(
             return Optional.empty();
         }
         if (in.remaining() != SEAL_BYTES || !startsWith(in, SEAL)) {
-            throw refused("what follows NIXL's part is not a whole seal");
+            throw refused("the bytes after NIXL's part are not a whole seal");
         }
         Identity identity = new Identity(in.getLong(), in.getLong(), in.getLong());
         if (crc(in) != in.getInt()) {
@@ -169,7 +169,7 @@ record NixlMetadata(
         return new String(field, StandardCharsets.UTF_8);
     }
 
-    /** Of everything before the buffer's position. */
+    /** The CRC32C of everything before the buffer's position. */
     private static int crc(ByteBuffer bytes) {
         CRC32C crc = new CRC32C();
         crc.update(bytes.slice(0, bytes.position()));

@@ -9,7 +9,7 @@ import java.util.Optional;
 
 /**
  * NIXL's agent with its backends and registrations. It can be destroyed and made anew, with the same registrations and under another
- * name, because peers keep what they know of the earlier one. Belongs to the owner thread.
+ * name, because peers keep the metadata of the earlier one. Belongs to the owner thread.
  */
 final class NixlNativeAgent {
     private final NixlApi api;
@@ -33,7 +33,7 @@ final class NixlNativeAgent {
         this.scratch = scratch;
     }
 
-    /** By which NIXL knows the agent; {@link MemorySegment#NULL} while there is none. */
+    /** NIXL's handle of the agent; {@link MemorySegment#NULL} while there is none. */
     MemorySegment handle() {
         return handle;
     }
@@ -47,7 +47,7 @@ final class NixlNativeAgent {
         return handle.address() != 0;
     }
 
-    /** What other agents must know of this one. */
+    /** The metadata of this agent for others. */
     byte[] metadata() throws TransferException {
         return NixlMetadata.seal(api.localMetadata(handle), scratch.identity());
     }

@@ -90,7 +90,7 @@ final class NixlNotifications {
     }
 
     /**
-     * Takes what has arrived from NIXL.
+     * Takes the notifications that have arrived from NIXL.
      *
      * @return whether there was any
      */

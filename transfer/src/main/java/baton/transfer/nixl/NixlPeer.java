@@ -32,7 +32,7 @@ final class NixlPeer implements TransferAgent.Peer {
     long nextProbe;
     /** Probes that have ended well. */
     long checks;
-    /** It has unregistered memory since its metadata was made. */
+    /** Whether the peer has unregistered memory since its metadata was made. */
     boolean outdated;
 
     NixlPeer(NixlPeers peers, NixlMetadata metadata) {

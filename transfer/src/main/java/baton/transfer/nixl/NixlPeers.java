@@ -33,9 +33,9 @@ final class NixlPeers {
     private final NixlNativeAgent nixl;
     private final Predicate<NixlPeer> busy;
 
-    /** By the names of their native agents. */
+    /** The peers by the names of their native agents. */
     private final Map<String, NixlPeer> peers = new HashMap<>();
-    /** Those that are gone but not forgotten. */
+    /** Peers that are gone but not yet removed from NIXL. */
     private final List<NixlPeer> leaving = new ArrayList<>();
 
     /**
@@ -80,7 +80,7 @@ final class NixlPeers {
         thread.submit(() -> gone(peer, "was closed here"));
     }
 
-    /** Takes probes and what becomes of peers as far as they get without waiting. */
+    /** Advances probes, and the ends of peers, as far as possible without waiting. */
     void step() {
         thread.check();
         for (NixlPeer peer : List.copyOf(peers.values())) {
@@ -125,8 +125,7 @@ final class NixlPeers {
     private void tryConnecting(NixlMetadata metadata, CompletableFuture<Peer> answered) {
         thread.check();
         if (leaving.stream().anyMatch(peer -> peer.metadata.agent().equals(metadata.agent()))) {
-            // What is under way over an earlier connection has to be over first; the caller waits as long as it wants
-            // to.
+            // Requests under way over an earlier connection have to end first; the caller decides how long it waits.
             if (!answered.isDone()) {
                 thread.submit(() -> tryConnecting(metadata, answered));
             }
@@ -198,7 +197,7 @@ final class NixlPeers {
             }
             Optional<Range> target = probeTarget(peer);
             if (target.isEmpty()) {
-                // A peer without memory of its own can be told nothing and asked nothing.
+                // A peer without memory of its own cannot be probed.
                 peer.nextProbe = ticker.nanos() + PROBE_NANOS;
                 peer.checks++;
                 peer.answered();

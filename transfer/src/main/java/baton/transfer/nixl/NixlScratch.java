@@ -14,9 +14,9 @@ import java.util.Optional;
  * its own probes read. Belongs to the owner thread.
  */
 final class NixlScratch implements AutoCloseable {
-    /** What a probe reads: a word and a revision. */
+    /** The bytes that a probe reads: a word and a revision. */
     static final long PROBE_BYTES = 2 * Long.BYTES;
-    /** In place of a slot, for none. */
+    /** Stands for the absence of a slot. */
     static final int NO_SLOT = 0;
 
     private static final long BYTES = 64 << 10;

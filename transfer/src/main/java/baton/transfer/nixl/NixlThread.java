@@ -24,7 +24,7 @@ import org.slf4j.LoggerFactory;
 final class NixlThread {
     private static final Logger LOG = LoggerFactory.getLogger(NixlAgent.class);
 
-    /** How long a caller waits for what needs no peer. */
+    /** The limit of a call that needs no peer. */
     static final Duration LOCAL_CALL = Duration.ofMinutes(5);
 
     private static final int SPINS = 64;
@@ -33,12 +33,12 @@ final class NixlThread {
     private static final long COLD_NANOS = 1_000_000;
     private static final long WARM_FOR_NANOS = TimeUnit.SECONDS.toNanos(5);
 
-    /** What the thread does besides commands. */
+    /** The thread's work besides commands. */
     interface Work {
         /**
-         * A round of what can be done without waiting.
+         * One round of work, without waiting.
          *
-         * @return whether anything came about
+         * @return whether the round made progress
          */
         boolean step();
 
@@ -114,7 +114,7 @@ final class NixlThread {
         return await(result, LOCAL_CALL, "NIXL did not return within ");
     }
 
-    /** @param otherwise what is said, before the limit, if that is over first */
+    /** @param otherwise the beginning of the error's message, before the limit, if the limit is over first */
     static <T> T await(CompletableFuture<T> result, Duration limit, String otherwise) throws TransferException {
         try {
             return result.get(limit.toNanos(), TimeUnit.NANOSECONDS);
@@ -148,7 +148,7 @@ final class NixlThread {
         wake();
     }
 
-    /** Waits until a thread that was told to stop has ended, unless that is the caller. */
+    /** Waits until the stopped thread has ended, unless the caller is that thread. */
     void join() {
         boolean interrupted = false;
         while (owner.isAlive() && !owner.equals(Thread.currentThread())) {

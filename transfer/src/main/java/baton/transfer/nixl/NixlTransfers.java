@@ -111,7 +111,7 @@ final class NixlTransfers {
         }
     }
 
-    /** Releases what is under way as the native agent is about to be destroyed. */
+    /** Releases the requests under way, as the native agent is about to be destroyed. */
     void releaseAll() {
         thread.check();
         for (NixlTransfer transfer : active) {

@@ -39,8 +39,8 @@ import tools.jackson.databind.JsonNode;
  * </ul>
  *
  * <p>{@code auto} takes NIXL where there is an RDMA device and the library loads, and the embedded agent otherwise, which within a
- * host and over TCP is at least as fast and survives every death of a peer (see {@link NixlAgent}). What it does not take
- * it logs, with the reason and the setting that would change it.
+ * host and over TCP is at least as fast and survives every death of a peer (see {@link NixlAgent}). It logs each agent that it does not
+ * take, with the reason and the setting that would change it.
  */
 public final class TransferAgents {
     public static final String TRANSFER_AGENT = "transfer_agent";
@@ -50,7 +50,7 @@ public final class TransferAgents {
     public static final String NIXL_LIBRARY = "nixl_library";
     public static final String TRANSPORT = "transport";
 
-    /** Those of the embedded agent and of NIXL, and of the choice between them. */
+    /** The settings of the embedded agent, of NIXL, and of the choice between them. */
     public static final List<Setting> WITHOUT_MOONCAKE = List.of(
             Setting.absent(
                     TRANSFER_AGENT,
@@ -139,7 +139,7 @@ public final class TransferAgents {
         };
     }
 
-    /** What {@code auto} takes on this machine, as it would log it; no agent is opened. */
+    /** The agent that {@code auto} takes on this machine, as it would log it; no agent is opened. */
     public static String automaticChoice() {
         return automaticChoice(NixlLibrary::find, hasRdmaDevice(RDMA_DEVICES));
     }

@@ -1,4 +1,4 @@
-/** Chooses a transfer agent by configuration and by what the machine has. */
+/** Chooses a transfer agent by configuration and by the machine's devices and libraries. */
 @NullMarked
 package baton.transfer.select;
 

@@ -15,7 +15,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 
-/** What an agent still does for its other peers, whatever one of them sent. */
+/** An agent's service for its other peers, whatever one of them sent. */
 final class HonestPeer {
     private static final Duration LONG = Duration.ofMinutes(2);
 

@@ -33,7 +33,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Frames byte by byte, and what an agent does with those that are wrong. */
+/** Frames byte by byte, and an agent's handling of wrong ones. */
 class HostilePeerTest {
     private static final EmbeddedAgent.Limits LIMITS = new EmbeddedAgent.Limits(64, 16, 100, 1000, 100_000);
     private static final Duration LONG = Duration.ofMinutes(2);
@@ -103,7 +103,7 @@ class HostilePeerTest {
         try {
             byte[] rest = new byte[4096];
             while (socket.getInputStream().read(rest) >= 0) {
-                // What was sent before.
+                // Earlier frames.
             }
             return true;
         } catch (SocketTimeoutException _) {
@@ -125,7 +125,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void aStrangerIsToldNothingWhereThereIsASecret(@TempDir Path directory) throws Exception {
+    void aStrangerGetsNoAnswerWhereThereIsASecret(@TempDir Path directory) throws Exception {
         Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
         PeerAccess access = PeerAccess.of(
                 JsonFields.parse("extra", "{\"kv_auth_secret_file\": \"" + file + "\"}"),
@@ -236,7 +236,7 @@ class HostilePeerTest {
         wrong.add(frame(6, -1, 0));
         wrong.add(frame(0, Frame.MOST_DATA_BYTES + 1, 0));
         wrong.add(frame(9, 1, 0));
-        // What only the other side may say.
+        // Frames that only the other side may send.
         wrong.add(new Frame.Welcome().encode().array());
         wrong.add(new Frame.Result(1, Optional.empty()).encode().array());
         wrong.add(hello(metadata.secret(), agent.name()));

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Isolated;
 
 /**
- * What a peer that knows the secret sends after Hello, at random: whole conversations of valid frames, some of them damaged, with tokens of
+ * Random frames after Hello of a peer that knows the secret: whole conversations of valid frames, some of them damaged, with tokens of
  * permits that are open, closed and made up. It may write where it has a permit, and nowhere else; the agent serves on and keeps nothing.
  * {@code -Dtests.conversations=N} runs more, {@code -Dtests.seed=N} other ones.
  */
@@ -37,7 +37,7 @@ class InsiderFuzzTest {
     private static final Duration LONG = Duration.ofMinutes(2);
     private static final int BYTES = 1 << 18;
 
-    /** A page behind the beginning: what the permit is for. */
+    /** The permit's range: a page behind the beginning. */
     private static final int PERMITTED = 4096;
 
     private final long seed = Long.getLong("tests.seed", new Random().nextLong());
@@ -56,7 +56,7 @@ class InsiderFuzzTest {
             closed.close();
             try (EmbeddedAgent honest = EmbeddedAgent.open("honest", EmbeddedAgent.Settings.at("127.0.0.1"))) {
                 HonestPeer.reads(honest, agent, memory);
-                // The first ones open what this process keeps, such as its pollers.
+                // The first ones open files that this process keeps, such as its pollers.
                 for (int i = 0; i < 20; i++) {
                     conversation(agent, memory, new long[] {0});
                 }
@@ -135,7 +135,7 @@ class InsiderFuzzTest {
         byte[] rest = new byte[4096];
         try {
             while (socket.getInputStream().read(rest) >= 0) {
-                // What it answers does not matter here.
+                // The answer does not matter here.
             }
         } catch (IOException e) {
             // Ended all the same.
@@ -214,7 +214,7 @@ class InsiderFuzzTest {
         };
     }
 
-    /** Ranges, of which the last two numbers are an address in the memory asked and bytes; most of them within what is permitted. */
+    /** Ranges, of which the last two numbers are an address in the memory asked and bytes; most of them within the permitted range. */
     private long[] ranges(MemorySegment memory, int numbers) {
         int count = 1 + random.nextInt(4);
         long[] ranges = new long[count * numbers];

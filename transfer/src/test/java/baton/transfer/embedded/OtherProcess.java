@@ -23,8 +23,8 @@ import java.util.Random;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A process with an agent and a pool. It prints its metadata and its pool's address, fills the pool as it is told and ends with
- * its input.
+ * A process with an agent and a pool. It prints its metadata and its pool's address, fills the pool on command and ends at the end of its
+ * input.
  */
 final class OtherProcess implements AutoCloseable {
     /** The name of its pool, in the mappings of processes. */
@@ -94,7 +94,7 @@ final class OtherProcess implements AutoCloseable {
         }
     }
 
-    /** What its pool is filled with. */
+    /** The content of its pool. */
     static byte[] pattern(long seed, int bytes) {
         byte[] pattern = new byte[bytes];
         new Random(seed).nextBytes(pattern);

@@ -43,15 +43,15 @@ class SharedMemoryAgentTest extends TransferAgentContract {
         assertThat(peer).hasToString(there.name() + " by shared memory");
     }
 
-    /** It counts in what the system reports as this process's memory, so operators ask where that comes from. */
+    /** The system counts it as this process's memory, so operators need its source. */
     @Test
     void mappedBytesOfPeersAreCounted() throws Exception {
-        assertThat(here.mappedPeerBytes()).isEqualTo(theirs.byteSize());
+        assertThat(here.mappedPeerBytes()).isEqualTo(remoteMemory.byteSize());
         try (Arena arena = Arena.ofShared()) {
             TransferAgent.Registration more = there.register(allocate(arena, 8192));
-            awaitMapped(theirs.byteSize() + 8192);
+            awaitMapped(remoteMemory.byteSize() + 8192);
             more.close();
-            awaitMapped(theirs.byteSize());
+            awaitMapped(remoteMemory.byteSize());
         }
         peer.close();
         awaitMapped(0);
@@ -64,7 +64,7 @@ class SharedMemoryAgentTest extends TransferAgentContract {
     @ParameterizedTest
     @ValueSource(ints = {100, 5_000, 64_000})
     void eachRangeIsDigestedOnceItIsInPlace(int runBytes) {
-        fill(theirs, 1);
+        fill(remoteMemory, 1);
         fill(mine, 2);
         int count = 5;
         int[][] told = new int[count][];
@@ -75,7 +75,7 @@ class SharedMemoryAgentTest extends TransferAgentContract {
                 .toList();
         RunDigests digests = new RunDigests(1, 3, runBytes, (range, crc32c) -> {
             told[range] = crc32c;
-            MemorySegment source = theirs.asSlice((long) (count - 1 - range) * size, size);
+            MemorySegment source = remoteMemory.asSlice((long) (count - 1 - range) * size, size);
             if (source.mismatch(mine.asSlice((long) range * size, size)) != -1) {
                 tooEarly.add(range);
             }

@@ -46,7 +46,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Messages byte by byte, and what an agent does with peers that break Mooncake's protocols. */
+/** Messages byte by byte, and an agent's handling of peers that break Mooncake's protocols. */
 @Timeout(300)
 class HostileMooncakePeerTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
@@ -140,7 +140,7 @@ class HostileMooncakePeerTest {
         byte[] rest = new byte[4096];
         try {
             while (socket.getInputStream().read(rest) >= 0) {
-                // What was sent before.
+                // Earlier messages.
             }
             return true;
         } catch (SocketException _) {
@@ -350,7 +350,7 @@ class HostileMooncakePeerTest {
     }
 
     @Test
-    void notificationsThatNobodyTakesAreRefusedAndComeOnceThereIsRoom() throws Exception {
+    void notificationsThatAreNotTakenAreRefusedAndComeOnceThereIsRoom() throws Exception {
         String text = "x".repeat(900);
         int taken = 0;
         while (new String(exchange(2, "{\"name\":\"n\",\"notify_msg\":\"" + text + "\"}"), StandardCharsets.UTF_8)
@@ -443,7 +443,7 @@ class HostileMooncakePeerTest {
 
     // Peers that answer
 
-    /** A handshake daemon that answers everything with a text, and a data port that does as it is told. */
+    /** A handshake daemon that answers everything with a text, and a scripted data port. */
     private static final class Fake implements AutoCloseable {
         private final ServerSocket daemon = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
         private final ServerSocket port = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
@@ -590,12 +590,12 @@ class HostileMooncakePeerTest {
         }
     }
 
-    /** What an engine of version 1 says, in front of an agent that serves both. */
+    /** The messages of an engine of version 1, in front of an agent that serves both. */
     @Test
     void version1IsSpokenWithEnginesThatHaveNoOther() throws Exception {
         MooncakeAgent old = opened(MooncakeAgent.open(MooncakeAgentSettings.at(HOST)));
-        MemorySegment theirs = arena.allocate(BYTES, 64);
-        old.register(new Region(theirs, Optional.empty()));
+        MemorySegment remoteMemory = arena.allocate(BYTES, 64);
+        old.register(new Region(remoteMemory, Optional.empty()));
         Fake fake = opened(new Fake(HostileMooncakePeerTest::isEnded));
         SegmentDescriptor newer = descriptorOf(old);
         fake.answer = new SegmentDescriptor("old", "tcp", Optional.empty(), newer.dataPort(), 1, newer.buffers())
@@ -609,11 +609,11 @@ class HostileMooncakePeerTest {
         MemorySegment.copy(bytes, 0, mine, ValueLayout.JAVA_BYTE, 0, BYTES);
         List<Range> ranges = new ArrayList<>();
         for (int at = 0; at < BYTES; at += 16_384) {
-            ranges.add(new Range(mine.address() + at, theirs.address() + BYTES - 16_384 - at, 16_384));
+            ranges.add(new Range(mine.address() + at, remoteMemory.address() + BYTES - 16_384 - at, 16_384));
         }
         assertThat(finish(agent.start(Operation.WRITE, peer, ranges, Optional.empty(), LONG)))
                 .isInstanceOf(State.Done.class);
-        assertThat(theirs.asSlice(BYTES - 16_384).mismatch(mine.asSlice(0, 16_384)))
+        assertThat(remoteMemory.asSlice(BYTES - 16_384).mismatch(mine.asSlice(0, 16_384)))
                 .isEqualTo(-1);
         mine.fill((byte) 0);
         assertThat(finish(agent.start(Operation.READ, peer, ranges, Optional.empty(), LONG)))
@@ -624,7 +624,7 @@ class HostileMooncakePeerTest {
                     agent.start(
                             operation,
                             peer,
-                            List.of(new Range(mine.address(), theirs.address() - 1, 100)),
+                            List.of(new Range(mine.address(), remoteMemory.address() - 1, 100)),
                             Optional.empty(),
                             LONG),
                     Cause.REFUSED);

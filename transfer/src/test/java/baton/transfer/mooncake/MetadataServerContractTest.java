@@ -23,7 +23,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** What holds for every agent, with a metadata server that answers as Mooncake's do. */
+/** The contract of every agent, with a metadata server that answers as Mooncake's do. */
 class MetadataServerContractTest extends TransferAgentContract {
     private final Map<String, byte[]> values = new ConcurrentHashMap<>();
     private final List<MooncakeAgent> named = new ArrayList<>();
@@ -107,7 +107,7 @@ class MetadataServerContractTest extends TransferAgentContract {
     }
 
     @Test
-    void whatTheServerRefusesIsReported() {
+    void refusalsOfTheServerAreReported() {
         server.removeContext("/metadata");
         assertThatThrownBy(() -> open("none"))
                 .isInstanceOf(TransferException.class)

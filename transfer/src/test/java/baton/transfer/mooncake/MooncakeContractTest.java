@@ -7,7 +7,7 @@ import baton.transfer.TransferException;
 import java.lang.foreign.Arena;
 import java.util.Optional;
 
-/** What holds for every agent, over Mooncake's protocols with peers that are asked for their descriptors. */
+/** The contract of every agent, over Mooncake's protocols with peers that are asked for their descriptors. */
 class MooncakeContractTest extends TransferAgentContract {
     @Override
     protected TransferAgent open(String prefix) throws TransferException {

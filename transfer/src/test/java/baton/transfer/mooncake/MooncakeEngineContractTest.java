@@ -16,7 +16,7 @@ import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
-/** What holds for every agent, over Mooncake's library with TCP. Needs the library, which {@code BATON_MOONCAKE_LIBRARY} names. */
+/** The contract of every agent, over Mooncake's library with TCP. Needs the library, which {@code BATON_MOONCAKE_LIBRARY} names. */
 class MooncakeEngineContractTest extends TransferAgentContract {
     @Override
     protected TransferAgent open(String prefix) throws TransferException {
@@ -51,11 +51,11 @@ class MooncakeEngineContractTest extends TransferAgentContract {
             assertThat(finish(java.start(
                             Operation.WRITE,
                             java.connect(there.metadata(), LONG),
-                            List.of(new Range(region.memory().address(), theirs.address(), 1 << 20)),
+                            List.of(new Range(region.memory().address(), remoteMemory.address(), 1 << 20)),
                             Optional.of(text("written")),
                             LONG)))
                     .isInstanceOf(State.Done.class);
-            assertThat(theirs.mismatch(region.memory())).isEqualTo(-1);
+            assertThat(remoteMemory.mismatch(region.memory())).isEqualTo(-1);
             assertThat(awaitNotifications(1).getFirst().from()).isEqualTo(java.name());
         }
     }

@@ -199,7 +199,7 @@ class RealEngineTest {
         assertThat(engine.call("probe", agent.name()).intValue()).isZero();
     }
 
-    /** Versions that an engine can be told to speak, and connections for each request. */
+    /** Versions that an engine can be set to, and connections for each request. */
     @ParameterizedTest
     @ValueSource(strings = {"MC_TCP_PROTO=1", "MC_TCP_ENABLE_CONNECTION_POOL=0", "MC_TCP_SLICE_SIZE=1000"})
     void enginesWithOtherSettingsReadAndWriteHere(String variable) throws Exception {
@@ -296,7 +296,7 @@ class RealEngineTest {
     }
 
     @Test
-    void anEngineIsRefusedWhatIsNotRegistered() throws Exception {
+    void anEngineIsRefusedUnregisteredMemory() throws Exception {
         RealEngine engine = engine(MetadataSource.P2P, "", Map.of());
         MooncakeAgent agent = agent(MetadataSource.P2P, "");
         MemorySegment around = arena.allocate(3L * BYTES, 64);
@@ -320,7 +320,7 @@ class RealEngineTest {
     }
 
     @Test
-    void anEngineRefusesWhatItHasNotRegistered() throws Exception {
+    void anEngineRefusesUnregisteredMemory() throws Exception {
         RealEngine engine = engine(MetadataSource.P2P, "", Map.of());
         MooncakeAgent agent = agent(MetadataSource.P2P, "");
         MemorySegment memory = registered(agent);
@@ -408,7 +408,7 @@ class RealEngineTest {
         }
     }
 
-    /** Version 1 tells a writer nothing, so that bytes may come after its success. */
+    /** Version 1 does not answer a writer, so that bytes may come after its success. */
     private static void awaitDigest(MemorySegment memory, String expected) {
         long deadline = System.nanoTime() + LONG.toNanos();
         while (!digest(memory).equals(expected) && System.nanoTime() < deadline) {

@@ -82,7 +82,7 @@ class NixlAgentTest {
         Peer peer = here.connect(there.metadata(), SOON);
         assertThat(peer.name()).isEqualTo(there.name());
 
-        // Scattered, neighbouring, and longer than what is posted at once.
+        // Scattered, neighbouring, and longer than one post.
         List<Range> reads = new ArrayList<>();
         for (int i = 0; i < 3000; i++) {
             reads.add(new Range(localMemory.address() + i * 4096L, remoteMemory.address() + (2999 - i) * 4096L, 4000));

@@ -12,9 +12,9 @@ import java.util.Map;
 import java.util.Optional;
 import org.junit.jupiter.api.Nested;
 
-/** What holds for every agent, over NIXL's UCX. Needs NIXL's library. */
+/** The contract of every agent, over NIXL's UCX. Needs NIXL's library. */
 class NixlContractTest {
-    /** What UCX takes by itself: through the kernel on one host. */
+    /** UCX's own choice: through the kernel on one host. */
     @Nested
     class SameHost extends OverUcx {
         SameHost() {
