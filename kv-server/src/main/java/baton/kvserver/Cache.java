@@ -30,7 +30,7 @@ final class Cache implements AutoCloseable {
 
     private static final int SPILLS = 2;
 
-    /** So many values are looked at for one that can go. */
+    /** The limit of values that are examined to find one that can be evicted. */
     private static final int MOST_LOOKED_AT = 4096;
 
     /** Keys of a batch. */

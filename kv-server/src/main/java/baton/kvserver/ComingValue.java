@@ -53,7 +53,7 @@ final class ComingValue {
         return places.get(place).asSlice(placeAt);
     }
 
-    /** So many bytes more are in their place; look-ups find the value with the last. @return whether it is complete */
+    /** Counts bytes that are in their place; look-ups find the value after the last. @return whether it is complete */
     boolean placed(int bytes) {
         arrived += bytes;
         placeAt += bytes;
@@ -68,7 +68,7 @@ final class ComingValue {
         return true;
     }
 
-    /** It does not become complete. */
+    /** Drops the value, which will not become complete. */
     void abort() {
         cache.abort(entry);
     }

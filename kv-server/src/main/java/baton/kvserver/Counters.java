@@ -75,7 +75,7 @@ final class Counters {
         add(Kind.STORED_BYTES, bytes);
     }
 
-    /** @param gone whether no file has it */
+    /** @param gone whether the entry is in no file */
     void evicted(boolean gone) {
         add(gone ? Kind.EVICTED : Kind.EVICTED_TO_FILE);
     }

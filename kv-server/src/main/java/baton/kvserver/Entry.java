@@ -11,10 +11,10 @@ import org.jspecify.annotations.Nullable;
 final class Entry {
     private static final byte[] NONE = {};
 
-    /** The key, unless {@link #scope} has it. */
+    /** The key; absent if it is in {@link #scope}. */
     private final byte[] text;
 
-    /** With the four numbers the key; null if it is of another form. */
+    /** The parts of the key beside its four numbers; null if the key has another form. */
     final @Nullable Scope scope;
 
     final long a;
@@ -40,7 +40,7 @@ final class Entry {
     /** Whether its bytes are in memory, complete. */
     boolean resident;
 
-    /** Number of the file that has it; 0 if none has. */
+    /** The number of the entry's file; 0 if it is in none. */
     long file;
 
     /** Whether it is being written to a file. */

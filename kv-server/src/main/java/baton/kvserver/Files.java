@@ -79,7 +79,7 @@ final class Files implements AutoCloseable {
     private final IoTasks reads = new IoTasks(new SystemIoThreads(), THREADS, MOST_WAITING);
     private final IoTasks writes = new IoTasks(new SystemIoThreads(), THREADS, MOST_WAITING);
 
-    /** By number: those used longest ago first. */
+    /** The files by number, least recently used first. */
     @GuardedBy("this")
     private final Map<Long, Entry> kept = new LinkedHashMap<>();
 
@@ -367,7 +367,7 @@ final class Files implements AutoCloseable {
             boolean good = same && (int) crc.getValue() == header.getInt(VALUE_CHECKSUM_AT);
             counters.add(good ? Counters.Kind.FILES_READ : Counters.Kind.FILES_CORRUPT);
             if (!good) {
-                log.warn("{} is not what was written there; it is deleted", file);
+                log.warn("{} differs from the value written there; it is deleted", file);
             }
             return good;
         } catch (IOException e) {

@@ -6,7 +6,7 @@ import baton.store.lm.LmWire;
 import io.netty.buffer.ByteBuf;
 import java.util.Optional;
 
-/** A {@link LmWire#BATCH_EXIST} whose keys are looked up as they come. One thread uses it. */
+/** A {@link LmWire#BATCH_EXIST}: keys are looked up as they come. One thread uses it. */
 final class KeyBatch {
     private final Cache cache;
     private final boolean ofHashes;

@@ -41,10 +41,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One cache for many instances: values by their keys in memory, and in files what memory has no room for, over LMCache's lm protocol
- * ({@link LmWire}). Other than LMCache's own server it has bounded memory and evicts, stores no value whose connection breaks before it
- * is complete, answers LIST (the keys used last, at most 10,000, with line ends between them, as a value), compares keys as texts, and
- * takes every key without control characters.
+ * One cache for many instances: values by their keys in memory, and in files once memory is full, over LMCache's lm protocol
+ * ({@link LmWire}). Unlike LMCache's own server it has bounded memory and evicts, drops a value if its connection breaks before it is
+ * complete, answers LIST (the keys used last, at most 10,000, with line ends between them, as a value), compares keys as texts, and takes
+ * every key without control characters.
  */
 public final class KvServer implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(KvServer.class);
@@ -76,7 +76,7 @@ public final class KvServer implements AutoCloseable {
     @GuardedBy("this")
     private int connections;
 
-    /** Those that have not sent a whole request, the oldest first. */
+    /** Connections that have not sent a whole request, the oldest first. */
     @GuardedBy("this")
     private final Set<Session> unproven = new LinkedHashSet<>();
 

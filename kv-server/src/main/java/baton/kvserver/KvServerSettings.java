@@ -40,7 +40,7 @@ public record KvServerSettings(
             throw new ConfigException(
                     "host",
                     "is " + host
-                            + ", which other hosts can reach, and there is no --token-file: anyone there could read"
+                            + ", which other hosts can reach, and there is no --token-file: every client there could read"
                             + " and change all KV caches. Give a token, or --allow-unauthenticated for a network where"
                             + " only instances are");
         }
@@ -50,11 +50,11 @@ public record KvServerSettings(
         try {
             return InetAddress.getByName(host).isLoopbackAddress();
         } catch (UnknownHostException e) {
-            throw new ConfigException("host", "is " + host + ", which no address is known of", e);
+            throw new ConfigException("host", "is " + host + ", which has no known address", e);
         }
     }
 
-    /** On 127.0.0.1, without disk, token or TLS, and with the default limits. */
+    /** Settings for 127.0.0.1, without disk, token or TLS, and with the default limits. */
     public static KvServerSettings of(int port, long memoryBytes) {
         return new KvServerSettings(
                 "127.0.0.1",
@@ -69,8 +69,8 @@ public record KvServerSettings(
     /**
      * Files.
      *
-     * @param directory of this server alone; what another one has left there is found again
-     * @param bytes that its files may have
+     * @param directory of this server alone; values left there by an earlier server are found again
+     * @param bytes the limit of its files together
      */
     public record Disk(Path directory, long bytes) {
         /** @throws ConfigException if there is no room */

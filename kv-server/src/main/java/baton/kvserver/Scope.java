@@ -53,7 +53,7 @@ record Scope(String prefix, String suffix) {
         return character >= 'a' && character <= 'f' ? character - 'a' + 10 : -1;
     }
 
-    /** That of a key, or of a prefix and a suffix: up to {@code start}, and from {@code end} on. */
+    /** The scope of a key, or of a prefix and a suffix: up to {@code start}, and from {@code end} on. */
     static Scope of(byte[] key, int start, int end, int bytes) {
         return new Scope(
                 new String(key, 0, start, StandardCharsets.ISO_8859_1),

@@ -138,7 +138,7 @@ final class Session extends ChannelInboundHandlerAdapter {
         proceed();
     }
 
-    /** Takes apart what has been read, until more is needed or something has to be waited for. */
+    /** Parses the bytes read, until more are needed or an operation has to be waited for. */
     private void proceed() {
         while (pause == Pause.NONE && channel.isActive()) {
             ByteBuf from = rest;
@@ -321,7 +321,7 @@ final class Session extends ChannelInboundHandlerAdapter {
         placed(bytes);
     }
 
-    /** So many bytes more of the value are in their place. */
+    /** Counts bytes of the value that are in their place. */
     private void placed(int bytes) {
         ComingValue value = coming;
         if (value != null && value.placed(bytes)) {

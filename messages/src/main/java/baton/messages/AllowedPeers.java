@@ -39,7 +39,7 @@ public final class AllowedPeers {
         return of(field, hosts, Ticker.system());
     }
 
-    /** As {@link #of(String, List)}, by another clock. */
+    /** Makes the peers as {@link #of(String, List)} does, by another clock. */
     static AllowedPeers of(String field, List<String> hosts, Ticker ticker) {
         Set<String> names = new HashSet<>();
         List<Network> networks = new ArrayList<>();

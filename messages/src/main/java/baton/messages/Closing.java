@@ -10,7 +10,7 @@ public final class Closing {
 
     private Closing() {}
 
-    /** Closes what is there; a failure is only logged. */
+    /** Closes an object, if there is one; a failure is only logged. */
     public static void quietly(@Nullable AutoCloseable closeable) {
         try {
             if (closeable != null) {

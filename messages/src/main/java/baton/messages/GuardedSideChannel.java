@@ -11,9 +11,9 @@ import java.util.function.Function;
 /**
  * A side channel that answers only peers that {@link PeerAccess} admits.
  *
- * <p>Without a secret the address decides. With one, the channel below is sealed with it, so that only peers that have it speak.
+ * <p>Without a secret the address decides. With a secret, the channel below is sealed, so that only peers with the secret can use it.
  *
- * @param channel is closed by this one
+ * @param channel closed by this one
  */
 public record GuardedSideChannel(SideChannel channel, PeerAccess access) implements AutoCloseable {
     /** The answer to a peer that is not allowed. */

@@ -42,7 +42,7 @@ public interface MsgpackWriter {
             message.write(packer);
             return packer.toByteArray();
         } catch (IOException e) {
-            throw new AssertionError("memory takes what is written", e);
+            throw new AssertionError("writing to memory failed", e);
         }
     }
 }

@@ -235,8 +235,8 @@ public final class PeerAccess {
     }
 
     /**
-     * As {@link #requireSafe}, for a port whose protocol has no place for a secret: {@code allowed_peers} are listed, the host is loopback,
-     * or the configuration allows it.
+     * As {@link #requireSafe}, for a port with a protocol that has no place for a secret: {@code allowed_peers} are listed, the host is
+     * loopback, or the configuration allows it.
      */
     public void requireSafeByAddress(String field, String host) {
         requireUnencrypted(field, host);
@@ -244,7 +244,7 @@ public final class PeerAccess {
             throw new ConfigException(
                     field,
                     "is " + host
-                            + ", with which other hosts reach a port whose protocol cannot authenticate them: list the instances in "
+                            + ", with which other hosts reach a port that cannot authenticate them by its protocol: list the instances in "
                             + ALLOWED_PEERS
                             + ", or, on a network where every host may have the KV caches, give --kv-allow-unauthenticated ("
                             + UNAUTHENTICATED + ")");
@@ -286,7 +286,7 @@ public final class PeerAccess {
         }
     }
 
-    /** As {@link #admits}, for a port whose protocol has no place for a secret. Does not wait. */
+    /** As {@link #admits}, for a port with a protocol that has no place for a secret. Does not wait. */
     public boolean admitsByAddress(InetAddress from) {
         return allowed.admits(from);
     }

@@ -58,7 +58,7 @@ public record PeerAddress(String host, int port) {
     }
 
     /**
-     * The address on the same host whose port is {@code ports} above: another rank's.
+     * The address on the same host with the port {@code ports} above: another rank's.
      *
      * @throws InvalidFieldException if there is no such port
      */

@@ -7,7 +7,7 @@ import java.util.function.Consumer;
 
 /**
  * Long-lived connections between instances: the calling side sends its identity, then questions and one-way messages; both sides
- * are notified when the connection ends. Messages are lists of byte frames whose meaning the users define.
+ * are notified when the connection ends. Messages are lists of byte frames; the users define their meaning.
  */
 public interface PeerChannel extends AutoCloseable {
     /**
@@ -31,7 +31,8 @@ public interface PeerChannel extends AutoCloseable {
     }
 
     /**
-     * As {@link #call(String, int, String, Duration, Runnable)}, and takes what the other side says without being asked, or more than once.
+     * As {@link #call(String, int, String, Duration, Runnable)}, and takes messages that the other side sends without a question, or more
+     * than once.
      *
      * @param unasked takes messages that no question waits for, one after the other; must not wait
      * @throws MessageException if there is no connection in time; its cause is a {@link java.net.ConnectException} if nothing listens there

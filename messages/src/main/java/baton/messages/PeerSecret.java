@@ -92,7 +92,7 @@ public final class PeerSecret {
     /**
      * An HMAC with the secret as its key.
      *
-     * @param purpose what it proves; an HMAC for one purpose is not valid for another
+     * @param purpose of the proof; an HMAC for one purpose is not valid for another
      */
     public byte[] mac(String purpose, byte[]... parts) {
         try {
@@ -109,7 +109,7 @@ public final class PeerSecret {
         }
     }
 
-    /** With its length, so that different lists of parts never give the same bytes. */
+    /** Adds a part with its length, so that different lists of parts never give the same bytes. */
     private static void add(Mac hmac, byte[] part) {
         hmac.update(ByteBuffer.allocate(Integer.BYTES).putInt(part.length).flip());
         hmac.update(part);

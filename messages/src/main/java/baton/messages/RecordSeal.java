@@ -15,7 +15,10 @@ import javax.crypto.spec.SecretKeySpec;
  */
 final class RecordSeal {
     static final int HEADER_BYTES = 16;
-    /** Of plain bytes in a record. The JDK's cipher has another path from 64 KiB on, which is slow until it has been compiled, too. */
+    /**
+     * The limit of plain bytes in a record. From 64 KiB on the JDK's cipher takes another path, which is slow until it has been compiled,
+     * too.
+     */
     static final int MOST_BYTES = 32 << 10;
 
     private static final int TAG_BYTES = 16;

@@ -54,7 +54,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     private static final int WARM_UP_BYTES = 2 << 10;
     private static final int WARM_UP_LONG_RECORDS = 4;
 
-    /** Of a long record that is sealed and opened by compiled code, with a margin. */
+    /** The time in which compiled code seals and opens a long record, with a margin. */
     private static final long FAST_NANOS = 200_000;
 
     private final PeerAccess access;
@@ -157,11 +157,11 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
             byte[] ciphertext = Arrays.copyOfRange(record, RecordSeal.HEADER_BYTES, record.length);
             var _ = opener.open(record, ciphertext, opener.restBytes(record), plain);
         } catch (SealException e) {
-            throw new IllegalStateException("AES-GCM does not open what it has sealed", e);
+            throw new IllegalStateException("AES-GCM does not open a record that it has sealed", e);
         }
     }
 
-    /** What this side sends first. */
+    /** The bytes that this side sends first. */
     public ByteBuffer preamble() {
         return ByteBuffer.wrap(concatenated(NAME, publicKey()));
     }
@@ -180,7 +180,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
         }
     }
 
-    /** As RFC 7748 encodes it: little endian. */
+    /** The public key as RFC 7748 encodes it: little endian. */
     private byte[] publicKey() {
         byte[] big = ((XECPublicKey) pair.getPublic()).getU().toByteArray();
         byte[] key = new byte[KEY_BYTES];
@@ -378,7 +378,7 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
         return (int) write(new ByteBuffer[] {from}, 0, 1);
     }
 
-    /** Sends what is left of the last record; returns false if the connection below does not take all of it now. */
+    /** Sends the rest of the last record; returns false if the connection below does not take all of it now. */
     public boolean flush() throws IOException {
         while (outgoing.hasRemaining()) {
             if (out.write(outgoing) == 0) {

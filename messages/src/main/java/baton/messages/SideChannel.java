@@ -6,8 +6,8 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * Small questions between instances before and beside their transfers. Question and answer are lists of byte frames whose meaning
- * is the caller's.
+ * Small questions between instances before and beside their transfers. Question and answer are lists of byte frames; the caller defines
+ * their meaning.
  */
 public interface SideChannel extends AutoCloseable {
     /**

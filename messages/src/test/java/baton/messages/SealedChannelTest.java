@@ -24,7 +24,7 @@ import org.assertj.core.api.ThrowableAssert.ThrowingCallable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Records as they are on the network, and what is done with others. */
+/** Records as they are on the network, and the handling of others. */
 class SealedChannelTest {
     @TempDir
     private Path directory;

@@ -8,7 +8,10 @@ import java.util.Optional;
 
 /** The ranges of a batch's values, in whatever memories they are, by key and then by their place in the value. Immutable. */
 public final class BatchRanges {
-    /** For sorting: more ranges than a value has, and enough left for offsets in values of half a terabyte. */
+    /**
+     * The bits of a range's number in a key for sorting: enough for a value's ranges, and the rest for offsets in values of half a
+     * terabyte.
+     */
     private static final int PLACE_BITS = 24;
 
     /** Range {@code i} is the {@code index[i]}th of {@code from[i]}. */

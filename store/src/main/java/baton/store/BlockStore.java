@@ -7,8 +7,8 @@ import java.util.List;
 
 /**
  * Keeps values of {@link StoreFormat#valueBytes} bytes by the hash of the last block in them: KV blocks that were computed once, in host
- * memory, in files, or at a server. A value is there completely or not at all; it is never changed, only removed, and what {@link #get}
- * delivers is what was put under that key by a store of the same {@link StoreFormat}: anything else is a miss and counted.
+ * memory, in files, or at a server. A value is there completely or not at all; it is never changed, only removed, and {@link #get} delivers
+ * exactly the bytes that a store of the same {@link StoreFormat} put under that key: anything else is a miss and counted.
  *
  * <p>An operation takes a batch of keys, without duplicates, returns at once, and ends at its deadline at the latest ({@link StoreTask}). It
  * allocates per batch, not per key. Operations of one store run side by side in any order. The number of those that wait is bounded: above it

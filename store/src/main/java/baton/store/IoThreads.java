@@ -6,8 +6,8 @@ public interface IoThreads {
     void start(Runnable task);
 
     /**
-     * Waits until the monitor is notified or a short time has passed. Called with the monitor held, in a loop that looks at what is
-     * awaited and at its deadline.
+     * Waits until the monitor is notified or a short time has passed. Called with the monitor held, in a loop that checks the awaited
+     * condition and its deadline.
      */
     void awaitChange(Object monitor) throws InterruptedException;
 }

@@ -36,7 +36,7 @@ public record StoreFormat(
         }
     }
 
-    /** Of plain values. */
+    /** The format of plain values. */
     public StoreFormat(
             ModelFingerprint model,
             KvLayout layout,
@@ -47,7 +47,7 @@ public record StoreFormat(
         this(model, layout, blocksPerChunk, tensorParallelSize, pipelineParallelSize, groups, Optional.empty());
     }
 
-    /** Of plain values with all layers. */
+    /** The format of plain values with all layers. */
     public StoreFormat(
             ModelFingerprint model,
             KvLayout layout,

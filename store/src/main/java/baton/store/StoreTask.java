@@ -66,12 +66,12 @@ public final class StoreTask {
         return succeeded.get(key);
     }
 
-    /** For how many keys from the front it succeeded. */
+    /** The number of keys from the front for which the operation succeeded. */
     public synchronized int succeededFromFront() {
         return succeeded.nextClearBit(0);
     }
 
-    /** For how many keys it succeeded. */
+    /** The number of keys for which the operation succeeded. */
     public synchronized int succeededCount() {
         return succeeded.cardinality();
     }
@@ -96,7 +96,7 @@ public final class StoreTask {
         listener.run();
     }
 
-    /** For the store: the operation has succeeded for a key. Without effect once it is done. */
+    /** The store reports that the operation has succeeded for a key. Without effect once it is done. */
     public synchronized void succeed(int key) {
         if (!done) {
             succeeded.set(key);
@@ -116,7 +116,7 @@ public final class StoreTask {
         }
     }
 
-    /** For the store: it is over, and uses no memory any more. */
+    /** The store reports that the operation is over and uses no memory any more. */
     public void end() {
         markDone();
         List<Runnable> listeners;

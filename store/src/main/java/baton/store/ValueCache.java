@@ -40,14 +40,14 @@ public interface ValueCache extends BlockStore {
      */
     int pin(BlockHash key);
 
-    /** As {@link #pin}, but does not count as a use: for copies that the store itself makes of its values. */
+    /** Pins as {@link #pin} does, but without counting a use: for copies that the store itself makes of its values. */
     int hold(BlockHash key);
 
     void unpin(int slot);
 
     /**
-     * Takes slots for values that are not there and not being filled, and evicts for them what is not pinned and not among these keys: for
-     * all of them, or for none if there is not enough room. Each slot taken needs a {@link #commit} or {@link #abort}.
+     * Takes slots for values that are not there and not being filled, and evicts for them values that are not pinned and not among these
+     * keys: for all of them, or for none if there is not enough room. Each slot taken needs a {@link #commit} or {@link #abort}.
      *
      * @param slots gets for each key its slot, or {@link #NONE} for those that are there or being filled
      * @return false if there is not enough room; nothing is changed then

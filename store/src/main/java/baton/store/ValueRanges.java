@@ -27,7 +27,7 @@ public final class ValueRanges {
      * @param key index of its key in the batch
      * @param valueOffset where it begins in the value
      * @param memoryOffset where it begins in the memory
-     * @throws IndexOutOfBoundsException if the memory does not have it
+     * @throws IndexOutOfBoundsException if the range exceeds the memory
      */
     public ValueRanges add(int key, long valueOffset, long memoryOffset, long length) {
         if (memoryOffset < 0 || length <= 0 || memoryOffset > memory.byteSize() - length) {

@@ -25,7 +25,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What callers of a {@link BlockStore} rely on, checked for any store. A store's test extends this class and says how to open one. */
+/** The guarantees for callers of a {@link BlockStore}, checked for any store. A store's test extends this class and opens stores. */
 public abstract class BlockStoreContract {
     private static final Duration SOON = Duration.ofMinutes(2);
     private static final Ticker TICKER = Ticker.system();
@@ -36,7 +36,7 @@ public abstract class BlockStoreContract {
     protected static final StoreFormat FORMAT =
             new StoreFormat(new ModelFingerprint("org/model", "a1".repeat(32)), LAYOUT, 2, 1, 1);
 
-    /** What stores keep values in: a directory, a server. Has room for at least 600 values. */
+    /** The medium of stores: a directory, a server. Has room for at least 600 values. */
     public interface Medium extends AutoCloseable {
         BlockStore open(StoreFormat format) throws Exception;
 
@@ -133,7 +133,7 @@ public abstract class BlockStoreContract {
 
     @ParameterizedTest
     @ValueSource(ints = {1, 3, 300})
-    void whatWasPutIsFoundAndRead(int count) {
+    void putValuesAreFoundAndRead(int count) {
         Batch batch = values(count);
         assertThat(over(store.contains(batch.keys, soon())).succeededCount()).isZero();
         assertThat(put(batch).succeededFromFront()).isEqualTo(count);
@@ -269,7 +269,7 @@ public abstract class BlockStoreContract {
     }
 
     @Test
-    void anOperationWhoseDeadlineIsOverIsDoneAndBecomesQuiet() throws Exception {
+    void anOverdueOperationIsDoneAndBecomesQuiet() throws Exception {
         Batch batch = values(2);
         Deadline past = Deadline.after(TICKER, Duration.ZERO);
         StoreTask task = store.put(batch.keys, List.of(batch.ranges()), past);
@@ -306,7 +306,7 @@ public abstract class BlockStoreContract {
     }
 
     @Test
-    void eventsTellWhatIsStoredInOrder() {
+    void eventsReportStoredValuesInOrder() {
         store.takeEvents();
         Batch batch = values(2);
         put(batch);

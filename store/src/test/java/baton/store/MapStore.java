@@ -50,7 +50,7 @@ public final class MapStore implements BlockStore {
         return format;
     }
 
-    /** Does what is held. */
+    /** Runs the held operations. */
     public void proceed() {
         while (!held.isEmpty()) {
             held.removeFirst().run();

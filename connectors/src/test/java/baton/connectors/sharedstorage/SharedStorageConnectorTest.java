@@ -79,7 +79,7 @@ class SharedStorageConnectorTest {
         }
     }
 
-    /** Names computed with Python's hashlib; those of 16 and 32 tokens are what vLLM computes. */
+    /** Names computed with Python's hashlib; those of 16 and 32 tokens equal vLLM's. */
     @Test
     void entryNamesAreThoseOfVllm() throws IOException {
         FakeEngine producer = engine(KvRole.PRODUCER);
@@ -115,7 +115,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void nothingIsStoredOfARequestWhoseLogitsAreNotFinite() throws IOException {
+    void nothingIsStoredOfARequestWithLogitsThatAreNotFinite() throws IOException {
         FakeEngine producer = engine(KvRole.PRODUCER);
         FakeKvRequest request = counting(33);
         producer.discardSavesOf(request);
@@ -159,7 +159,7 @@ class SharedStorageConnectorTest {
         assertThat(sum(saved, "baton:kv_save_bytes")).isEqualTo(bytes);
         assertThat(sum(loaded, "baton:kv_load_bytes")).isEqualTo(bytes);
         if (aligned > 0) {
-            // The time is what the step waited after its last layer, and may be none.
+            // The time is the step's wait after its last layer, and may be zero.
             assertThat(saved.measurements()).extracting(Measurement::name).containsOnlyOnce("baton:kv_save");
             assertThat(sum(loaded, "baton:kv_load")).isPositive();
         }
@@ -421,7 +421,7 @@ class SharedStorageConnectorTest {
                     .contains(Measurement.count("baton:kv_load_failures", 1, "cause", damage.getKey()));
             assertThat(instance.holds(other, 0, 40)).isTrue();
 
-            // The request is recomputed without being matched again, and what was broken is replaced.
+            // The request is recomputed without being matched again, and the broken entry is replaced.
             assertThat(FakeEngine.awaitMatch(instance.scheduler(), hurt, 0)).isEqualTo(new KvMatch.None());
             assertThat(running.computedTokens()).isZero();
             assertThat(instance.step(new Share(running, 40)).invalidBlocks()).isEmpty();
@@ -444,7 +444,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void aPromptWhoseLoadFailedIsStoredWhenItIsComputed() throws IOException {
+    void aPromptWithAFailedLoadIsStoredWhenItIsComputed() throws IOException {
         FakeEngine instance = engine(KvRole.BOTH);
         instance.prefill(counting(2 * BLOCK + 1));
         Running running = instance.admit(counting(4 * BLOCK + 1), 0);
@@ -532,7 +532,7 @@ class SharedStorageConnectorTest {
         LeapingTicker ticker = new LeapingTicker();
         FakeEngine producer = engine(config(KvRole.PRODUCER), large, MODEL, ticker, 18);
         FakeKvRequest request = counting(16 * BLOCK + 1);
-        // From the prefix cache as far as the connector is told, so that the fake need not compute hundreds of
+        // For the connector the tokens are from the prefix cache, so that the fake need not compute hundreds of
         // megabytes.
         Running running = producer.admit(request, 0);
         ticker.leap();
@@ -690,7 +690,7 @@ class SharedStorageConnectorTest {
                 builder(KvRole.BOTH)
                         .extra("shared_storage_write_layout", "cpu_attn_amx")
                         .build(),
-                "kv_connector_extra_config.shared_storage_write_layout: is cpu_attn_amx, whose blocks are of a multiple of"
+                "kv_connector_extra_config.shared_storage_write_layout: is cpu_attn_amx, which takes blocks of a multiple of"
                         + " 32 tokens, at most 4096; the block size given is 16");
         assertRefused(
                 connector,

@@ -90,7 +90,7 @@ class KvServerLimitsTest {
         }
     }
 
-    /** Reads nothing of what it has asked for, while the value is replaced and its memory is wanted for others. */
+    /** Reads no byte of a requested value, while the value is replaced and its memory is wanted for others. */
     @Test
     void aValueThatIsBeingSentKeepsItsBytes() throws Exception {
         try (KvServer server = KvServer.start(settings(64 << 20, Duration.ofSeconds(20)));

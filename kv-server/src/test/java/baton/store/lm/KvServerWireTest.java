@@ -102,7 +102,7 @@ class KvServerWireTest {
     }
 
     @Test
-    void aValueWhoseConnectionBreaksIsNotStoredAndTheOldOneStays() throws Exception {
+    void aValueThatLosesItsConnectionIsNotStoredAndTheOldOneStays() throws Exception {
         client.put(KEY, new byte[] {1, 2, 3});
         assertThat(client.exists(KEY)).isTrue();
         for (String key : List.of(KEY, "m@1@0@5@half")) {
@@ -118,7 +118,7 @@ class KvServerWireTest {
     }
 
     @Test
-    void whatIsNoRequestEndsItsConnectionOnly() throws Exception {
+    void aMalformedRequestEndsItsConnectionOnly() throws Exception {
         byte[] control = RawLm.request(LmWire.GET, "a\u0007b");
         byte[] longer = RawLm.request(LmWire.EXIST, KEY, 5, 1, 2);
         for (byte[] bad : List.of(
@@ -139,7 +139,7 @@ class KvServerWireTest {
     }
 
     @Test
-    void theProbeTellsWhatTheServerAdds() throws Exception {
+    void theProbeReportsTheServersAdditions() throws Exception {
         client.send(RawLm.request(LmWire.EXIST, LmWire.PROBE));
         assertThat(client.reply())
                 .containsExactly(200, 0, 1, 2, MappableMemory.whyNone().isPresent() ? 1 : 2, 0, 0, 0, 0);

@@ -140,7 +140,7 @@ class SharedMemoryReadsTest extends BlockStoreContract {
             assertThat(count(server, "command=\"get\",result=\"hit\"")).isZero();
             assertThat(read).isPositive();
             assertThat(server.metrics()).doesNotContain("baton:kv_server_evictions_total{to=\"nowhere\"} 0");
-            // What is held is not replaced, so that no checksum is wrong.
+            // A held value is not replaced, so that no checksum is wrong.
             assertThat(reader.takeMeasurements())
                     .extracting(Measurement::name)
                     .contains("baton:kv_store_keys")

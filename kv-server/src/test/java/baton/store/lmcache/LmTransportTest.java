@@ -38,7 +38,7 @@ class LmTransportTest {
 
     /** Such an object would pass for one of LMCache's, which has no check. */
     @Test
-    void anObjectWhoseCheckCannotBeReadIsAMiss() throws Exception {
+    void anObjectWithoutAReadableCheckIsAMiss() throws Exception {
         try (KvServer server = KvServer.start(KvServerSettings.of(0, 16 << 20));
                 DamagingProxy proxy = new DamagingProxy(
                         "lm",

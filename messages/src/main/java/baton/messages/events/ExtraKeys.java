@@ -5,8 +5,8 @@ import baton.messages.MsgpackReader;
 import java.util.List;
 
 /**
- * A digest of what a block's hash depends on beside its tokens: vLLM's {@code extra_keys}, as the name of a LoRA adapter or a cache salt. Equal
- * keys in the same order have equal digests; 0 is that of no keys.
+ * A digest of the inputs of a block's hash beside its tokens: vLLM's {@code extra_keys}, such as the name of a LoRA adapter or a cache
+ * salt. Equal keys in the same order have equal digests; 0 is that of no keys.
  */
 public final class ExtraKeys {
     private static final long MULTIPLIER = 0x9E3779B97F4A7C15L;
@@ -22,7 +22,7 @@ public final class ExtraKeys {
         return digest;
     }
 
-    /** Of a block's array of keys, or nil. */
+    /** Reads a block's array of keys, or nil. */
     static long read(String field, MsgpackReader value) {
         if (value.nil(field)) {
             return 0;

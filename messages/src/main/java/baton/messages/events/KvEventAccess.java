@@ -52,7 +52,7 @@ public final class KvEventAccess {
     }
 
     /**
-     * @param open whether ports may be open to other hosts, though nobody there is authenticated
+     * @param open whether ports may be open to other hosts without authentication
      * @param allowed hosts, addresses and networks that are served; empty for loopback and the networks of this host's addresses
      * @param secret file with the {@link baton.messages.PeerSecret} of subscribers where connections are sealed: then ports may be open
      *     to all
@@ -98,8 +98,8 @@ public final class KvEventAccess {
     }
 
     /**
-     * The address to listen on for an endpoint: {@code *} is loopback unless ports may be open, and with port 0 this host's address, as
-     * peers are told it.
+     * The address to listen on for an endpoint: {@code *} is loopback unless ports may be open, and with port 0 the address of this host
+     * that peers receive.
      *
      * @param field that has the endpoint, for errors
      * @throws ConfigException if it is open to other hosts and may not be
@@ -108,7 +108,7 @@ public final class KvEventAccess {
         if (endpoint.isEveryAddress()) {
             if (!open) {
                 log.warn(
-                        "{} is {}: other hosts cannot reach it, as events have the token ids of prompts and anyone there could read"
+                        "{} is {}: other hosts cannot reach it, as events have the token ids of prompts and every host there could read"
                                 + " them; --kv-allow-unauthenticated opens it",
                         field,
                         endpoint);
@@ -131,7 +131,7 @@ public final class KvEventAccess {
         try {
             return Arrays.stream(InetAddress.getAllByName(host)).allMatch(InetAddress::isLoopbackAddress);
         } catch (UnknownHostException e) {
-            throw new ConfigException(field, "has the host " + host + ", which no address is known of", e);
+            throw new ConfigException(field, "has the host " + host + ", which has no known address", e);
         }
     }
 

@@ -33,7 +33,7 @@ public final class KvEventPublisher implements AutoCloseable {
     /** Baton has one engine in an instance. */
     private static final int RANK = 0;
 
-    /** Of events that wait to be published, by {@link #heldBytes}: batches may have thousands of blocks. */
+    /** The limit of events that wait to be published, by {@link #heldBytes}: batches may have thousands of blocks. */
     private static final long MOST_BYTES = 256L << 20;
 
     private static final Duration NAP = Duration.ofMillis(100);
@@ -83,7 +83,7 @@ public final class KvEventPublisher implements AutoCloseable {
      */
     public static KvEventPublisher start(
             KvEventsConfig config, KvEventCodec codec, KvEventAccess access, Ticker ticker, InstantSource clock) {
-        // Nothing is kept for replays that nobody can ask for.
+        // Without a replay endpoint no messages are kept.
         int replayed = config.replayEndpoint().isPresent() ? config.bufferSteps() : 0;
         ZeroMqPublisher socket = new ZeroMqPublisher(
                 config.topic(),
@@ -157,7 +157,7 @@ public final class KvEventPublisher implements AutoCloseable {
         }
     }
 
-    /** About what an event takes in memory: hashes with their headers, and boxed token ids. */
+    /** The approximate memory of an event: hashes with their headers, and boxed token ids. */
     private static long heldBytes(KvEvent event) {
         return switch (event) {
             case KvEvent.BlockStored stored ->
@@ -221,7 +221,7 @@ public final class KvEventPublisher implements AutoCloseable {
         return socket.subscribers();
     }
 
-    /** Publishes what waits, for a second at most, as vLLM does, and closes the ports. */
+    /** Publishes the waiting events, for a second at most, as vLLM does, and closes the ports. */
     @Override
     public void close() {
         closed = true;

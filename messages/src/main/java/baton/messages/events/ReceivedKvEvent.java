@@ -2,7 +2,7 @@ package baton.messages.events;
 
 import java.util.OptionalLong;
 
-/** An event of another process, with what an index of its blocks needs. Arrays are not copied. */
+/** An event of another process, with the fields that an index of its blocks needs. Arrays are not copied. */
 public sealed interface ReceivedKvEvent {
     /**
      * Consecutive blocks of one sequence are stored.

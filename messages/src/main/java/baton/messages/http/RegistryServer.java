@@ -71,7 +71,7 @@ public final class RegistryServer implements SideChannel.Listener {
         /** @throws ConfigException if the request is malformed */
         Answer answer(Request request);
 
-        /** As {@link #answer}, and with status 422 if the request is malformed. */
+        /** Answers as {@link #answer} does, or with status 422 if the request is malformed. */
         default Answer answerOrReject(Request request) {
             try {
                 return answer(request);

@@ -8,8 +8,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 
 /**
- * The messages of one instance to others, and its registries. What is handed in is called by any thread, must not wait, and throws
- * nothing. {@link SystemExchange} is the real one; a simulation provides its own.
+ * The messages of one instance to others, and its registries. Callbacks are called by any thread, must not wait, and throw nothing.
+ * {@link SystemExchange} is the real one; a simulation provides its own.
  */
 public interface MooncakeExchange extends AutoCloseable {
     /**

@@ -51,7 +51,7 @@ final class SealedRegistry implements AutoCloseable {
         return channel.ask(registry.host(), registry.port(), List.of(bytes(name), bytes(body)), timeout)
                 .exceptionallyCompose(failure -> {
                     Throwable cause = RegistryClient.cause(failure);
-                    // HTTP servers wait for the rest of what they take for a request.
+                    // An HTTP server takes these bytes for a request and waits for its rest.
                     return CompletableFuture.failedFuture(new IOException(
                             cause.getMessage() + "; is it a registry with the same kv_auth_secret_file?", cause));
                 })

@@ -46,7 +46,7 @@ public final class SystemExchange implements MooncakeExchange {
 
     /**
      * @param access which peers may connect, and be connected to
-     * @param background runs what waits
+     * @param background runs blocking tasks
      */
     public SystemExchange(PeerAccess access, Executor background) {
         this.access = access;

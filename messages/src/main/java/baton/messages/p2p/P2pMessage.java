@@ -13,8 +13,8 @@ import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
 
 /**
- * A message from an instance to another one's control address, sent by a DEALER socket whose identity is its own control address:
- * one frame with a msgpack map, as vLLM's P2pNcclEngine sends it.
+ * A message from an instance to another one's control address: one frame with a msgpack map, as vLLM's P2pNcclEngine sends it. The sending
+ * DEALER socket's identity is the sender's control address.
  */
 public sealed interface P2pMessage {
     /** Bytes of NCCL's unique id; none is longer. */
@@ -156,10 +156,10 @@ public sealed interface P2pMessage {
     }
 
     /**
-     * Identifies what a tensor was computed from, in two fields that Baton adds: {@code "tp_size": number, "digest": text}.
+     * Identifies the inputs of a tensor, in two fields that Baton adds: {@code "tp_size": number, "digest": text}.
      *
      * @param tensorParallelSize of the instance that made it
-     * @param digest of what both sides must have in common, e.g. the prompt
+     * @param digest of the inputs that must be equal on both sides, e.g. the prompt
      */
     record Origin(int tensorParallelSize, String digest) {}
 

@@ -18,7 +18,7 @@ public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String uniqu
     private static final Pattern UNIQUE = Pattern.compile("[0-9a-f]{32}");
 
     /**
-     * The id inside a request's id, and what servers add to it: before it the kind of the response, after it the prompt's number
+     * The id inside a request's id, and the parts that servers add: before it the kind of the response, after it the prompt's number
      * (of completions), a random part, and the sequence's number (if there are several).
      */
     private static final Pattern INSIDE = Pattern.compile(

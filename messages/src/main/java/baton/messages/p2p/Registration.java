@@ -9,9 +9,8 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * The message that an instance's rank 0 sends the proxy every few seconds, by a DEALER socket whose identity is its control
- * address, in one frame: the msgpack map {@code {"type": "P" | "D", "http_address": "ip:port", "zmq_address": "ip:port"}}. It is
- * not answered.
+ * The message that an instance's rank 0 sends the proxy every few seconds, in one frame of a DEALER socket with its control address as
+ * identity: the msgpack map {@code {"type": "P" | "D", "http_address": "ip:port", "zmq_address": "ip:port"}}. It is not answered.
  *
  * @param http address of its HTTP API
  * @param control control address of its rank 0

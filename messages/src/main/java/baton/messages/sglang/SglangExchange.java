@@ -48,7 +48,7 @@ public final class SglangExchange implements AutoCloseable {
 
     /**
      * @param access which peers may connect, and be connected to
-     * @param background runs what waits
+     * @param background runs blocking tasks
      */
     public SglangExchange(PeerAccess access, Executor background, Ticker ticker) {
         this.access = access;

@@ -47,7 +47,7 @@ final class BoundSocket implements SideChannel.Listener {
     private final Thread thread = Thread.ofVirtual().name("zeromq-accept").unstarted(this::accept);
 
     /**
-     * What its peers find.
+     * The socket's behaviour towards peers.
      *
      * @param name for errors and the log
      * @param socketType ZeroMQ's name of this socket
@@ -69,7 +69,7 @@ final class BoundSocket implements SideChannel.Listener {
      */
     record Peers(PeerAccess access, Predicate<InetAddress> admitted) {}
 
-    /** What a connection's messages are handed to, one after the other, on the connection's thread. */
+    /** The receiver of a connection's messages, one after the other, on the connection's thread. */
     interface Guest {
         /** Returns false to end the connection, as an exception does. */
         boolean received(List<byte[]> frames) throws IOException;
@@ -164,7 +164,10 @@ final class BoundSocket implements SideChannel.Listener {
         }
     }
 
-    /** As many connections may be in their handshake as may be established: one more closes the longest-running handshake. */
+    /**
+     * Admits a connection to the handshake. The limit of handshakes is that of established connections: one more closes the longest-running
+     * handshake.
+     */
     private void admit(Socket peer) {
         if (!peers.admitted.test(peer.getInetAddress())) {
             Closing.quietly(peer);
@@ -181,8 +184,7 @@ final class BoundSocket implements SideChannel.Listener {
     }
 
     /**
-     * Makes a connection whose peer is authenticated an established one; if there are too many, closes the one that is idle
-     * longest.
+     * Makes a connection established after its peer was authenticated; if there are too many, closes the one that is idle longest.
      */
     private void establish(Caller caller) throws IOException {
         synchronized (callers) {
@@ -260,9 +262,9 @@ final class BoundSocket implements SideChannel.Listener {
     private enum State {
         /** Waiting for a message, not in the middle of one. */
         IDLE,
-        /** In its handshake, or not yet authenticated. */
+        /** The connection is in its handshake, or not yet authenticated. */
         GREETING,
-        /** In the middle of a message in either direction. */
+        /** The connection is in the middle of a message in either direction. */
         EXCHANGING,
         /** The handler works on a message; no limit of time. */
         HANDLING
@@ -294,7 +296,7 @@ final class BoundSocket implements SideChannel.Listener {
             return peer.getInetAddress();
         }
 
-        /** From the connection's own thread, while a message is handled. */
+        /** Sends from the connection's own thread, while a message is handled. */
         void send(List<byte[]> frames) throws IOException {
             State before = state;
             if (before == State.HANDLING) {
@@ -306,7 +308,7 @@ final class BoundSocket implements SideChannel.Listener {
             }
         }
 
-        /** From any thread; what it takes is limited by {@link Guest#isOver} only. */
+        /** Sends from any thread; only {@link Guest#isOver} limits its time. */
         void push(List<byte[]> frames) throws IOException {
             connection.orElseThrow().send(frames);
         }

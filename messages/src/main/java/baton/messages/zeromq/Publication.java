@@ -5,7 +5,7 @@ import java.util.List;
 
 /** A message with its number. */
 record Publication(long sequence, byte[] topic, byte[] payload) {
-    /** As subscribers get it. */
+    /** The frames that subscribers receive. */
     List<byte[]> frames() {
         return List.of(topic, eightBytes(sequence), payload);
     }

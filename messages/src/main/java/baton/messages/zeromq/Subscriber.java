@@ -14,7 +14,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.function.Consumer;
 
-/** A connected SUB socket: the topics that it asked for, and what waits for it. A thread of its own sends. */
+/** A connected SUB socket: its topics, and the messages that wait for it. A thread of its own sends. */
 final class Subscriber implements BoundSocket.Guest {
     private static final int SUBSCRIBE = 1;
     private static final int CANCEL = 0;

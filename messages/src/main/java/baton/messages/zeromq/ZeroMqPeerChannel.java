@@ -26,8 +26,8 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 
 /**
- * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak. Or calls
- * are PUSH sockets, listeners PULL sockets: what SGLang's prefill and decode instances speak.
+ * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets, as in vLLM's P2pNcclEngine and its proxy. Or calls are PUSH
+ * sockets, listeners PULL sockets, as in SGLang's prefill and decode instances.
  *
  * <p>Unlike libzmq's, a socket here is one connection: when it ends its user is notified and has to connect again. A message may
  * begin with an empty frame, as REQ sockets send it; the answer then has one too.
@@ -47,7 +47,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
-    /** With the default limits, by the system's clock. */
+    /** A channel with the default limits, by the system's clock. */
     public ZeroMqPeerChannel() {
         this(PeerAccess.everyone());
     }
@@ -61,7 +61,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         this(LIMITS, access);
     }
 
-    /** By the system's clock; sealed if instances have a secret. */
+    /** A channel by the system's clock; sealed if instances have a secret. */
     public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, PeerAccess access) {
         this(limits, Ticker.system(), Sockets.DEALER_ROUTER, access);
     }
@@ -240,7 +240,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         private final CompletableFuture<String> ended = new CompletableFuture<>();
         private final ReentrantLock turn = new ReentrantLock(true);
 
-        /** Of the question that is under way. */
+        /** The answer to the question that is under way. */
         private volatile Optional<CompletableFuture<List<byte[]>>> answer = Optional.empty();
 
         private final Consumer<List<byte[]>> unasked;

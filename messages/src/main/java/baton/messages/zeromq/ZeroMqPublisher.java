@@ -25,8 +25,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A PUB socket with numbered messages of one topic, and a ROUTER socket that sends past ones again: what vLLM's {@code
- * ZmqEventPublisher} is on the wire.
+ * A PUB socket with numbered messages of one topic, and a ROUTER socket that sends past ones again: the protocol of vLLM's
+ * {@code ZmqEventPublisher}.
  *
  * <ul>
  *   <li>A message is {@code [topic, number, payload]}, the number as 8 bytes, big endian.
@@ -35,7 +35,8 @@ import org.slf4j.LoggerFactory;
  *       -1, ""]}.
  * </ul>
  *
- * <p>Publishing does not wait for any subscriber: each has a queue of its own, and what does not fit is lost to it and counted. What a peer can make this process hold is bounded: {@link Bounds}.
+ * <p>Publishing does not wait for any subscriber: each has a queue of its own, and a message that does not fit is lost to it and counted.
+ * {@link Bounds} limits the memory that a peer can occupy.
  */
 public final class ZeroMqPublisher implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(ZeroMqPublisher.class);
@@ -206,7 +207,7 @@ public final class ZeroMqPublisher implements AutoCloseable {
         return lost.sum();
     }
 
-    /** Returns when subscribers have been sent what waits for them, or the deadline is over. */
+    /** Returns when all waiting messages have been sent to the subscribers, or the deadline is over. */
     public void flush(Deadline deadline) {
         while (!deadline.isOver() && !subscribers.stream().allMatch(Subscriber::isDone)) {
             LockSupport.parkNanos(deadline.remaining(FLUSH_POLL).toNanos());
@@ -232,7 +233,7 @@ public final class ZeroMqPublisher implements AutoCloseable {
                 throw new Zmtp.Violation("a replay request is an empty frame and one of 8 bytes");
             }
             long from = ByteBuffer.wrap(frames.getLast()).getLong();
-            // What is published meanwhile is not waited for, so that a slow reader has an end.
+            // Messages published meanwhile are not waited for, so that a slow reader has an end.
             long last = past.last().orElse(0L);
             for (Optional<Publication> next = past.first(from);
                     next.isPresent() && Long.compareUnsigned(next.get().sequence(), last) <= 0;

@@ -19,17 +19,16 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A side channel whose listeners are ZeroMQ ROUTER sockets to their peers and whose questions come from REQ sockets; vLLM's NIXL
- * handshake is of this kind.
+ * A side channel over ZeroMQ: listeners are ROUTER sockets, and questions come from REQ sockets. vLLM's NIXL handshake is of this kind.
  *
  * <h2>Bounds</h2>
- * What a peer can make this process hold is bounded: connections, bytes and frames of a message. ZeroMQ's own sockets cannot
+ * The memory that a peer can occupy is bounded: connections, bytes and frames of a message. ZeroMQ's own sockets cannot
  * promise that, as they keep the frames of an unfinished message without limit. One connection has one question at a time.
  *
  * <h2>Time</h2>
- * Each connection has a virtual thread that blocks on it. A listener's thread closes the connections whose time is up: those in the
- * middle of a handshake, question or answer after {@link Limits#exchange}, idle ones after {@link Limits#idle}, or earlier when all
- * connections are taken and another one arrives.
+ * Each connection has a virtual thread that blocks on it. A listener's thread closes connections: those in the middle of a
+ * handshake, question or answer after {@link Limits#exchange}, idle ones after {@link Limits#idle}, or earlier when all connections are
+ * taken and another one arrives.
  */
 public final class ZeroMqSideChannel implements SideChannel {
 

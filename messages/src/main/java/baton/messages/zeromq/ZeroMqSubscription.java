@@ -24,14 +24,14 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A SUB socket at a {@link ZeroMqPublisher} or vLLM's {@code ZmqEventPublisher}: gets numbered messages in their order, each once, connects again
- * when the connection ends, and asks for those that it missed.
+ * A SUB socket at a {@link ZeroMqPublisher} or vLLM's {@code ZmqEventPublisher}: gets numbered messages in their order, each once, connects
+ * again when the connection ends, and asks for missed messages.
  *
  * <ul>
  *   <li>First the past messages that the publisher keeps are asked for.
- *   <li>A gap in the numbers is asked for. What is not kept any more is lost.
- *   <li>After a connection has ended, the last message that came is asked for with those after it. If it is not kept, or another one has its
- *       number, the publisher is another one: what came before is void.
+ *   <li>A gap in the numbers is asked for. Messages that the publisher no longer keeps are lost.
+ *   <li>After a connection has ended, the last message that came is asked for with those after it. If it is not kept, or another one has
+ *       its number, the publisher is another one: earlier messages are void.
  *   <li>A number that is not greater than the one before on the same connection is of another publisher, too.
  * </ul>
  *
@@ -63,7 +63,7 @@ public final class ZeroMqSubscription implements AutoCloseable {
     public interface Listener {
         void message(long number, byte[] payload);
 
-        /** Messages were lost, or the publisher is another one: what came before says nothing of what is now. */
+        /** Messages were lost, or the publisher is another one: the state built from earlier messages is invalid. */
         void lost(String why);
 
         /** Missed messages have come by a replay. */
@@ -189,7 +189,7 @@ public final class ZeroMqSubscription implements AutoCloseable {
         zmtp.send(List.of(frame));
     }
 
-    /** Asks for what was published before this connection. */
+    /** Asks for the messages published before this connection. */
     private void catchUp() throws IOException {
         if (source.replay().isEmpty()) {
             if (expected != NONE) {
@@ -243,7 +243,7 @@ public final class ZeroMqSubscription implements AutoCloseable {
         boolean _ = pass(number, payload);
     }
 
-    /** Passes a message on unless it came before. What is missing before it is lost. Returns true. */
+    /** Passes a message on unless it came before, and reports missing messages before it as lost. Returns true. */
     private boolean pass(long number, byte[] payload) {
         if (expected != NONE && number < expected) {
             return true;

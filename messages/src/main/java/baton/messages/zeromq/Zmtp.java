@@ -20,7 +20,7 @@ import java.util.Set;
 
 /**
  * One side of a connection in ZMTP 3.0 with the NULL mechanism (rfc.zeromq.org/spec/23), as libzmq 4 speaks it; the PING of ZMTP
- * 3.1 (spec/37) is answered. What the peer may send is bounded: the size of a command, the frames of a message and their bytes.
+ * 3.1 (spec/37) is answered. The peer's input is bounded: the size of a command, the frames of a message and their bytes.
  *
  * <p>After the handshake one thread may send while another receives. Blocks as long as the streams do.
  */
@@ -94,7 +94,7 @@ final class Zmtp {
     }
 
     /**
-     * Greets the peer and tells it this socket's type and identity.
+     * Greets the peer and sends this socket's type and identity.
      *
      * @param identity ASCII, at most 255 characters; empty for none
      * @param peerTypes socket types that may be at the other end
@@ -269,7 +269,7 @@ final class Zmtp {
         if (name.equals("ERROR")) {
             throw new Violation("the peer refused: " + printable(shortText(command, "reason")));
         }
-        // Two bytes of time to live, then what the answer repeats.
+        // Two bytes of time to live, then the bytes that the answer repeats.
         if (name.equals("PING") && command.remaining() >= Short.BYTES) {
             command.getShort();
             byte[] context = new byte[Math.min(command.remaining(), MAX_PING_CONTEXT_BYTES)];
@@ -308,7 +308,7 @@ final class Zmtp {
                 (flags & LONG) != 0 ? ByteBuffer.wrap(readFully(Long.BYTES)).getLong() : readFully(1)[0] & 0xff;
         if (length < 0 || length > most) {
             throw new Violation("a frame of " + Long.toUnsignedString(length) + " bytes makes the " + what
-                    + " larger than what is allowed");
+                    + " larger than allowed");
         }
         return readFully((int) length);
     }

@@ -183,7 +183,7 @@ class KvEventPublisherTest {
             subscriber.connect(publisher.source().endpoint().toString());
             long end = System.nanoTime() + SOON.toNanos() / 6;
             while (System.nanoTime() - end < 0) {
-                // Lets the socket do what it has put off.
+                // Lets the socket do its deferred work.
                 int unusedEvents = subscriber.getEvents();
                 if (publisher.subscribers() == 1) {
                     return subscriber;

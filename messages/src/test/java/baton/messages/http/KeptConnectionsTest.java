@@ -193,7 +193,7 @@ class KeptConnectionsTest {
     }
 
     @Test
-    void aRequestWhoseAnswerHasBegunDoesNotGoAgain() throws Exception {
+    void aRequestWithABegunAnswerIsNotSentAgain() throws Exception {
         int port = serveRaw((socket, number) -> {
             if (number == 1) {
                 socket.write(OK);

@@ -32,7 +32,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** The codecs beside what Python's msgpack writes, and beside what no peer should write. */
+/** The codecs beside the bytes of Python's msgpack, and beside bytes that no peer should write. */
 class P2pMessagesTest {
     private static final String UNIQUE = "93923d63113b4b338973f24d19d4bf11";
     private static final String SHARED =

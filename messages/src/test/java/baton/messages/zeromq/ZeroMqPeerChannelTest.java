@@ -265,7 +265,7 @@ class ZeroMqPeerChannelTest {
         }
     }
 
-    /** A peer that greets and then reads nothing takes what fits into its system's buffers, no more. */
+    /** A peer that greets and then reads nothing takes no more bytes than its system's buffers hold. */
     @Test
     void aMessageThatThePeerDoesNotReadInTimeEndsTheCall() throws Exception {
         try (ServerSocket deaf = new ServerSocket()) {

@@ -127,7 +127,7 @@ class ZeroMqPublisherTest {
             sub.connect(address);
             long end = System.nanoTime() + SOON.toNanos() / 6;
             while (System.nanoTime() - end < 0) {
-                // Lets the socket do what it has put off.
+                // Lets the socket do its deferred work.
                 int unusedEvents = sub.getEvents();
                 if (publisher.subscribers() == 1) {
                     return;
@@ -189,7 +189,7 @@ class ZeroMqPublisherTest {
         await(() -> publisher.subscribers() == 2);
 
         long published = 0;
-        // What the system buffers for a connection is of unknown size.
+        // The size of the system's buffers for a connection is unknown.
         while (publisher.lost() < 10) {
             publisher.publish(published, bytes(1 << 20));
             assertThat(quick.receive().get(1)).isEqualTo(eight(published));
@@ -369,7 +369,7 @@ class ZeroMqPublisherTest {
     }
 
     @Test
-    void whatWaitsForAnEventSubscriberIsFlushed() throws Exception {
+    void messagesThatWaitForASubscriberAreFlushed() throws Exception {
         ZeroMqPublisher publisher = publisher("", Bounds.of(0, 0));
         Peer peer = subscriber(publisher.listen(HOST, 0));
         peer.subscribe("");

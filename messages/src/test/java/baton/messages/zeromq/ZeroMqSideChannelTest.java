@@ -204,7 +204,7 @@ class ZeroMqSideChannelTest {
             Listener listener = channel.listen(HOST, 0, frames -> List.of(bytes(600), bytes(600)));
             assertThatThrownBy(() -> get(small.ask(HOST, listener.port(), List.of(text("x")), SOON)))
                     .isInstanceOf(MessageException.class)
-                    .hasMessageContaining("larger than what is allowed");
+                    .hasMessageContaining("larger than allowed");
             Listener chatty = channel.listen(HOST, 0, frames -> List.of(text("1"), text("2"), text("3"), text("4")));
             assertThatThrownBy(() -> get(small.ask(HOST, chatty.port(), List.of(text("x")), SOON)))
                     .isInstanceOf(MessageException.class)
@@ -432,9 +432,9 @@ class ZeroMqSideChannelTest {
     }
 
     /**
-     * One in 20 to 40 of JeroMQ's connections stalls in its handshake, and what was sent over it is lost: it has connected and
-     * sends not one byte, though all of our greeting has come. Between two of its own sockets, REQ and ROUTER, that happens as
-     * often. So a conversation may begin anew, with sockets of its own.
+     * One in 20 to 40 of JeroMQ's connections stalls in its handshake, and its messages are lost: it has connected and sends not one byte,
+     * though the whole greeting of Baton has come. Between two of its own sockets, REQ and ROUTER, that happens as often. So a conversation
+     * may begin anew, with sockets of its own.
      */
     private static void withJeroMq(Consumer<ZContext> conversation) {
         for (int left = CONVERSATIONS; left > 0; left--) {

@@ -26,7 +26,7 @@ class ZeroMqSubscriptionTest {
     private final List<AutoCloseable> open = new ArrayList<>();
     private final Log log = new Log();
 
-    /** What a subscription told, in order. */
+    /** The calls of a subscription, in order. */
     private static final class Log implements ZeroMqSubscription.Listener {
         private final List<String> told = new CopyOnWriteArrayList<>();
         private volatile boolean connected;
@@ -127,7 +127,7 @@ class ZeroMqSubscriptionTest {
     }
 
     @Test
-    void whatIsNotKeptIsLost() throws Exception {
+    void messagesThatAreNotKeptAreLost() throws Exception {
         ZeroMqPublisher publisher = publisher(2);
         int port = publisher.listen(HOST, 0);
         int replay = publisher.listenForReplays(HOST, 0);
@@ -141,7 +141,7 @@ class ZeroMqSubscriptionTest {
     }
 
     @Test
-    void aPublisherThatIsStartedAnewVoidsWhatCameBefore() throws Exception {
+    void aRestartedPublisherVoidsEarlierMessages() throws Exception {
         int port = FreePorts.inARow(1);
         int replay = FreePorts.inARow(1);
         ZeroMqPublisher first = publisher(100);

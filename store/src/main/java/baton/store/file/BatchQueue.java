@@ -25,7 +25,7 @@ final class BatchQueue {
     @GuardedBy("this")
     private final Deque<Batch> queue = new ArrayDeque<>();
 
-    /** Those that are not quiet. */
+    /** The batches that are not quiet. */
     @GuardedBy("this")
     private final Set<Batch> batches = new HashSet<>();
 
@@ -99,7 +99,7 @@ final class BatchQueue {
         return served;
     }
 
-    /** Those that are over their deadline give up their place when they are asked. */
+    /** Overdue batches leave the queue only when they are asked. */
     private void dropOverdueIfFull() {
         List<Batch> waiting;
         synchronized (this) {

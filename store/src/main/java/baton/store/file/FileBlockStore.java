@@ -351,7 +351,7 @@ public final class FileBlockStore implements BlockStore {
         }
     }
 
-    /** So that collectors, in any process, see the time of its last use. */
+    /** Sets the file's time, so that collectors, in any process, see its last use. */
     private void touch(BlockHash key) {
         if (index.touched(key)) {
             try {

@@ -57,7 +57,7 @@ public record FileStoreSettings(
 
     /** Whether the operating system caches files. */
     public enum IoMode {
-        /** {@code O_DIRECT} where the file system has it, which leaves the machine's memory to others; else buffered. */
+        /** {@code O_DIRECT} where the file system supports it, which leaves the machine's memory to others; else buffered. */
         DIRECT,
         BUFFERED
     }

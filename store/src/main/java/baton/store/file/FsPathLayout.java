@@ -62,7 +62,7 @@ public final class FsPathLayout {
         return new FsPathLayout(String.valueOf(fields.get("model_name")).replace('/', '_'), fields);
     }
 
-    /** That of Baton's files of a format: among its fields is all that makes values interchangeable. */
+    /** The layout of Baton's files of a format: its fields are all properties that make values interchangeable. */
     static FsPathLayout of(StoreFormat format) {
         Map<String, Object> fields = new TreeMap<>();
         fields.put("model_name", format.model().name());
@@ -86,8 +86,8 @@ public final class FsPathLayout {
         fields.put("store_format", format.describe());
         fields.put("value_bytes", format.valueBytes());
         fields.put("file_version", FILE_VERSION);
-        // In ASCII, and short: what a process can name depends on its locale and the file system. The digest tells
-        // names apart.
+        // In ASCII, and short: the allowed names depend on the locale and the file system. The digest makes names
+        // distinct.
         String safe = format.model().name().replaceAll("[^A-Za-z0-9._-]", "_");
         return new FsPathLayout(safe.substring(0, Math.min(safe.length(), LONGEST_NAME)), fields);
     }

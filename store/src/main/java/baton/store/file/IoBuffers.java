@@ -19,7 +19,7 @@ final class IoBuffers {
         this.pieceBytes = pieceBytes;
     }
 
-    /** For a file's header, and a piece of its value. */
+    /** Buffers for a file's header, and a piece of its value. */
     record Buffer(MemorySegment header, MemorySegment piece) {}
 
     synchronized Buffer take() {

@@ -82,7 +82,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
     /**
      * A file, or an entry's directory.
      *
-     * @param model as its writer calls it; empty if the file does not have it
+     * @param model the writer's name of the model; empty if the file has none
      * @param used its last use
      */
     public record KvFile(Kind kind, String model, Path path, long bytes, Instant used) {}
@@ -268,7 +268,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
         return new Collection(this, request, removed, stop).run();
     }
 
-    /** One collection: a walk that removes what is too old, and another one if what is left is too much. */
+    /** One collection: a walk that removes old files, and another one if the remaining ones are too many. */
     private static final class Collection {
         private final KvFiles in;
         private final Request request;
@@ -281,7 +281,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
         private long removedBytes;
         private long failed;
 
-        /** Of a file that is left. */
+        /** The last use of a remaining file. */
         private record Use(Instant at, long bytes) {}
 
         Collection(KvFiles in, Request request, Consumer<KvFile> listener, BooleanSupplier stop) {

@@ -55,7 +55,7 @@ final class ValueFiles {
     /** {@code O_DIRECT}, if files are opened with it. */
     private volatile List<OpenOption> direct = List.of();
 
-    /** By the first five digits of keys: directories that were found to be such, and not links. */
+    /** The directories, by the first five digits of keys, that were found to be directories and not links. */
     @GuardedBy("this")
     private final BitSet trusted = new BitSet(PREFIXES);
 
@@ -68,7 +68,7 @@ final class ValueFiles {
         this.header = new FileHeader(valueBytes, layout.digest());
     }
 
-    /** Files are opened with {@code O_DIRECT} from now on, if the file system has it: a file is written and read to see. */
+    /** Opens files with {@code O_DIRECT} from now on, if the file system supports it: writes and reads a file to find out. */
     boolean tryDirect() {
         List<OpenOption> options = directOption();
         Path probe = root.resolve(layout.directory(), temporary("probe"));

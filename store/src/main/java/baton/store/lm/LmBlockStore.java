@@ -32,7 +32,8 @@ import java.util.concurrent.ConcurrentHashMap;
  * {@link ValueHeader} and the bytes, with the metadata of a {@code BINARY_BUFFER}. An entry that does not verify as the value of this key in this
  * format is a miss, counted by its cause, and written anew when it is put again.
  *
- * <p>The server decides how much it keeps and what it evicts; what it evicts is not among the events. LMCache's own server evicts nothing.
+ * <p>The server decides how much it keeps and which values it evicts; there are no events of its evictions. LMCache's own server evicts
+ * nothing.
  *
  * <h2>Faults</h2>
  *

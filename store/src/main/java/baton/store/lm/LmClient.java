@@ -74,7 +74,7 @@ public final class LmClient implements AutoCloseable {
      */
     public record Value(LmMetadata metadata, int bytes) {}
 
-    /** A read. Its {@link #task} succeeds for a key when its value is in place; what a failed one leaves there is undefined. */
+    /** A read. Its {@link #task} succeeds for a key when its value is in place; a failed read leaves undefined bytes there. */
     public interface Reads {
         StoreTask task();
 
@@ -171,8 +171,8 @@ public final class LmClient implements AutoCloseable {
     }
 
     /**
-     * Writes values, each over what is there under its key. The protocol has no reply to that, so each key is looked up behind its value:
-     * succeeds for those that are there then.
+     * Writes values, each over the present value of its key. The protocol has no reply to that, so each key is looked up behind its value:
+     * the task succeeds for the keys found then.
      */
     public StoreTask put(List<Put> puts, Deadline deadline) {
         return client.run(new Writing(new StoreTask(puts.size(), deadline), List.copyOf(puts)));
@@ -239,8 +239,8 @@ public final class LmClient implements AutoCloseable {
 
     /**
      * Requires a key that the protocol can carry: 1 to {@link #MOST_KEY_BYTES} bytes in UTF-8, without blanks at its ends, because it is
-     * padded with them. LMCache's own server takes only those of its own form, {@code model@world_size@worker@hash@dtype}, and closes
-     * the connection on others.
+     * padded with them. LMCache's own server takes only keys of its own form, {@code model@world_size@worker@hash@dtype}, and closes the
+     * connection on others.
      *
      * @throws IllegalArgumentException if it is not such a key
      */

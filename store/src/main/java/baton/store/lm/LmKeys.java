@@ -14,10 +14,12 @@ interface LmKeys {
     /** The end of all keys; no byte of it is in {@link #prefix} too. */
     byte[] suffix();
 
-    /** Whether what is between the two are hashes, as of {@link LmWire#HASHES}. */
+    /** Whether the parts between the two are hashes, as of {@link LmWire#HASHES}. */
     boolean areHashes();
 
-    /** Writes what is between the two, of keys that follow each other: hashes, or texts with their number of bytes before each as a byte. */
+    /**
+     * Writes the parts between the two, of keys that follow each other: hashes, or texts with their number of bytes before each as a byte.
+     */
     void writeRests(ByteBuf to, int from, int until);
 
     /** Writes a key, padded to {@link LmClient#MOST_KEY_BYTES}. */

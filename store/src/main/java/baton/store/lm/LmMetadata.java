@@ -18,10 +18,10 @@ public record LmMetadata(int format, int dtype, int shape0, int shape1, int shap
     /** Code of {@code torch.uint8}. */
     public static final int UINT8 = 6;
 
-    /** Of requests and replies without a value: format 1, float16, no shape. */
+    /** The metadata of requests and replies without a value: format 1, float16, no shape. */
     public static final LmMetadata NONE = new LmMetadata(1, 2, 0, 0, 0, 0);
 
-    /** Of bytes that LMCache does not interpret. */
+    /** The metadata of bytes that LMCache does not interpret. */
     public static LmMetadata bytes(int length) {
         return new LmMetadata(BINARY_BUFFER, UINT8, length, 0, 0, 0);
     }

@@ -33,14 +33,14 @@ abstract class LmRequest extends RemoteRequest {
      * The numbers of a reply.
      *
      * @param index of the reply
-     * @return where what follows it goes, of just as many bytes; empty: it is not wanted
+     * @return the destination of the bytes that follow the reply, of just as many bytes; empty: they are dropped
      */
     protected abstract Optional<Destination> reply(int index, LmReply reply);
 
     /** The bytes after a reply are in place. */
     protected void received(int index) {}
 
-    /** Bytes of a reply that are not worth to be read with what is behind them. */
+    /** The bytes of a reply that are read first, so that the rest can be read directly into its place. */
     protected int headBytes() {
         return 0;
     }

@@ -12,14 +12,14 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.Optional;
 
-/** Greets the server if there is a token, asks for what it adds to the protocol, and takes its replies. */
+/** Greets the server if there is a token, asks for its additions to the protocol, and takes its replies. */
 final class LmSession extends RemoteSession<LmRequest> {
     private final LmProtocol protocol;
     private boolean isProbed;
     private Additions additions = Additions.NONE;
     private Optional<ServerMemory> memory = Optional.empty();
 
-    /** Of the first request. */
+    /** The index of the first request's next reply. */
     private int reply;
 
     private boolean isWanted;

@@ -14,23 +14,24 @@ import io.netty.buffer.ByteBuf;
  * A PUT's header is followed by its value, and has no reply. A reply to a GET that hits is followed by the value. Requests are answered in
  * their order, and may be sent without waiting for replies.
  *
- * <h2>What {@code baton kv-server} adds</h2>
+ * <h2>Additions of {@code baton kv-server}</h2>
  *
- * <p>{@link #BATCH_EXIST} looks up many keys. Its header has the number of keys as shape 0, as its key what all keys begin with and then
- * what all end with, and as shapes 1 and 2 the bytes of these two. The part between them follows for each key: with shape 3 of 0 its number
- * of bytes as a byte, and the bytes; with shape 3 of {@link #HASHES} 32 bytes that stand for their 64 hexadecimal digits, where the key's
- * beginning ends with {@code @} and its end begins with the only {@code @} in it. The length is that of all of this. The reply has the number of keys as shape 0, and is followed by a bit for each key, the lowest of a byte
- * first, in whole bytes. A client asks for it by an EXIST of {@link #PROBE}: a server that has it replies with 200 and shape 0 of at
- * least 1, any other server with 400 or shape 0 of 0.
+ * <p>{@link #BATCH_EXIST} looks up many keys. Its header has the number of keys as shape 0, as its key the common beginning and then the
+ * common end of all keys, and as shapes 1 and 2 the bytes of these two. The part between them follows for each key: with shape 3 of 0 its
+ * number of bytes as a byte, and the bytes; with shape 3 of {@link #HASHES} 32 bytes that stand for their 64 hexadecimal digits, where the
+ * key's beginning ends with {@code @} and its end begins with the only {@code @} in it. The length is that of all of this. The reply has
+ * the number of keys as shape 0, and is followed by a bit for each key, the lowest of a byte first, in whole bytes. A client asks for the
+ * addition by an EXIST of {@link #PROBE}: a server with it replies with 200 and shape 0 of at least 1, any other server with 400 or shape 0
+ * of 0.
  *
  * <p>Where shape 0 of that reply is 2, a client of the same host and user can copy values out of the server's memory, which spares both copies
  * of a socket. {@link #MEMORY}, with any key, has as its reply's value the inode and the bytes of a file as int64, and the file's path in
  * ASCII; or 400. {@link #HOLD} is a GET with a reply that has for each piece of the value an offset in that file and a number of bytes, both int64. The
  * server keeps these bytes until {@link #FREE}, which has no reply, any key, and as shape 0 how many of the values that the connection holds
  * are free, the first held first. The end of the connection frees all of them, and a connection that holds one for longer than the server's
- * timeout is ended: so a client must verify what it has copied.
+ * timeout is ended: so a client must verify the copied bytes.
  *
- * <p>A server with a token is spoken to only after both sides have proved that they have it:
+ * <p>Before requests to a server with a token both sides prove that they have the token:
  *
  * <pre>
  * client: {@link #GREETING}, {@link #GREETING_VERSION}, a nonce of 32 bytes
@@ -56,16 +57,16 @@ public final class LmWire {
     public static final int LIST = 4;
     public static final int HEALTH = 5;
 
-    /** Not LMCache's: looks up many keys. */
+    /** Baton's addition: looks up many keys. */
     public static final int BATCH_EXIST = 0x7801;
 
-    /** Not LMCache's: how the server's memory is mapped by processes of its host. */
+    /** Baton's addition: how processes of the host map the server's memory. */
     public static final int MEMORY = 0x7802;
 
-    /** Not LMCache's: where in the server's memory a value lies, which stays there until {@link #FREE}. */
+    /** Baton's addition: the place of a value in the server's memory, where it stays until {@link #FREE}. */
     public static final int HOLD = 0x7803;
 
-    /** Not LMCache's: values that are held are not used any more. */
+    /** Baton's addition: releases held values. */
     public static final int FREE = 0x7804;
 
     /** The part of a reply to {@link #HOLD} for each piece of a value: offset in the memory and bytes. */
@@ -74,7 +75,7 @@ public final class LmWire {
     /** Shape 0 of the reply to an EXIST of {@link #PROBE}, at least: {@link #BATCH_EXIST}. */
     public static final int ADDS_BATCHES = 1;
 
-    /** As {@link #ADDS_BATCHES}, and {@link #MEMORY}, {@link #HOLD} and {@link #FREE}. */
+    /** The additions of {@link #ADDS_BATCHES}, and {@link #MEMORY}, {@link #HOLD} and {@link #FREE}. */
     public static final int ADDS_MEMORY = 2;
 
     /** Shape 3 of a {@link #BATCH_EXIST} with hashes. */

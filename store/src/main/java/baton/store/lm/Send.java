@@ -31,9 +31,9 @@ abstract class Send extends LmRequest {
     protected abstract LmMetadata metadata();
 
     /**
-     * The value, of whose bytes the first may be written into a buffer.
+     * The value. Its first bytes may be written into a buffer.
      *
-     * @return the memory of all that is not
+     * @return the memory of all other bytes
      */
     protected abstract List<MemorySegment> value(int key, ByteBuf head);
 

@@ -24,7 +24,7 @@ public final class CacheEngineKeys implements ObjectNames {
     private final String end;
     private final boolean signed;
 
-    /** By digest, in the order of their last use. */
+    /** The keys by digest, in the order of their last use. */
     @GuardedBy("this")
     private final Map<Long, String> tags = new LinkedHashMap<>(16, 0.75f, true) {
         @Override

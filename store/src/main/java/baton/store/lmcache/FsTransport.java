@@ -202,7 +202,7 @@ public final class FsTransport implements ObjectTransport {
         }
     }
 
-    /** As many bytes as there are, at most those of the place. */
+    /** Reads the file's bytes, at most the size of the place. */
     private static long read(FileChannel channel, MemorySegment to) throws IOException {
         ByteBuffer buffer = to.asByteBuffer();
         while (buffer.hasRemaining() && channel.read(buffer) >= 0) {

@@ -92,7 +92,7 @@ public record LmTransport(LmClient client) implements ObjectTransport {
         reads.task().onQuiet(() -> {
             for (int i = 0; i < object.length; i++) {
                 Optional<LmClient.Value> value = reads.value(object[i]);
-                // An object whose check was not read could pass for LMCache's, which has none.
+                // Without its check an object could pass for LMCache's, which has none.
                 boolean isCheckKnown = check[i] < 0 || reads.task().succeeded(check[i]) || reads.isAbsent(check[i]);
                 if (reads.task().succeeded(object[i]) && value.isPresent() && isCheckKnown) {
                     new ObjectMetadata(value.get().bytes(), value.get().metadata())

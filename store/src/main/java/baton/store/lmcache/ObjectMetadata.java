@@ -20,7 +20,7 @@ record ObjectMetadata(int length, LmMetadata chunk) {
 
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** Of a chunk {@code [2, layers, tokens, hidden]}. */
+    /** The metadata of a chunk {@code [2, layers, tokens, hidden]}. */
     static ObjectMetadata of(int layers, int tokens, int hidden, DType dtype) {
         return new ObjectMetadata(
                 Math.toIntExact(2L * layers * tokens * hidden * dtype.bytes()),

@@ -6,7 +6,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.function.IntPredicate;
 
 /**
- * Adaptive Replacement Cache as vLLM has it: values that were stored are in T1, those that were read since in T2. B1 and B2 remember keys that
+ * Adaptive Replacement Cache as in vLLM: values that were stored are in T1, those that were read since in T2. B1 and B2 remember keys that
  * were evicted from them, as many as there are slots each. A key that comes back from B1 makes the room of T1 larger, one from B2 smaller.
  * T1 gives when it has its room or more, otherwise T2.
  *
@@ -16,7 +16,7 @@ final class ArcPolicy implements EvictionPolicy {
     private static final int T1 = FREE + 1;
     private static final int T2 = FREE + 2;
 
-    /** Of {@link NodeLists}, with that of free slots. */
+    /** The number of {@link NodeLists}, with that of free slots. */
     static final int LISTS = 3;
 
     // Lists of ghosts.

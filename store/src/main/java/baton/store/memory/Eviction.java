@@ -5,7 +5,7 @@ import java.util.Locale;
 
 /** Which values go when there is no room. */
 public enum Eviction {
-    /** Those that were not used for the longest time. */
+    /** Evicts the least recently used values. */
     LRU,
     /**
      * Adaptive Replacement Cache: values that were used once and values that were used again share the room as the keys that

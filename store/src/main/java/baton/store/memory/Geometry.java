@@ -10,11 +10,11 @@ import java.lang.foreign.MemorySegment;
  * @param slotBytes of a value, with padding that aligns the next one
  */
 record Geometry(int slots, long slotBytes, Eviction eviction) {
-    /** Of slots, as the copying kernel takes them. */
+    /** The alignment of slots, as the copying kernel takes them. */
     static final long ALIGNMENT = 64;
 
     private static final int MOST_SLOTS = 1 << 28;
-    /** Of the tables: a counter of changes. */
+    /** The first part of the tables: a counter of changes. */
     private static final long CHANGES_BYTES = ALIGNMENT;
 
     /**

@@ -60,7 +60,7 @@ public final class HostMemoryStore implements ValueCache {
     private final SlotCache cache;
     private final ParallelCopier copier;
 
-    /** By slot that is filled and will be committed: {@link #SEALED} and the digest; 0 for any other. */
+    /** For each slot that is filled and will be committed, {@link #SEALED} and the digest; 0 for other slots. */
     private final AtomicLongArray seals;
 
     @GuardedBy("this")
@@ -373,8 +373,8 @@ public final class HostMemoryStore implements ValueCache {
         }
         int used = cache.inUse();
         if (used > 0) {
-            // Another process must not fill these slots: a read that hangs may yet write to one, or a write send what
-            // it then holds.
+            // Another process must not fill these slots: a read that hangs may yet write to one, or a write send its
+            // new content.
             LOG.warn("{} slots of the host-memory store are still read or written: its memory is not given back", used);
             return;
         }
@@ -404,7 +404,7 @@ public final class HostMemoryStore implements ValueCache {
         /** Whether {@link #slots} are final. Guarded by the store's monitor. */
         private boolean hasSlots;
 
-        /** By key: of all its ranges. */
+        /** The bytes of all ranges of each key. */
         private final long[] bytes;
 
         private final Optional<ValueDigests> digests;

@@ -43,7 +43,7 @@ final class KeyIndex {
         this.nodes = Math.toIntExact(records.byteSize() / recordBytes);
     }
 
-    /** Of an index of so many nodes. */
+    /** The bytes of an index of {@code nodes} nodes. */
     static long bytes(int nodes) {
         long places = Long.highestOneBit(Math.max(LEAST, 2L * nodes - 1)) * 2;
         return places * Integer.BYTES;

@@ -7,7 +7,7 @@ import java.util.function.IntPredicate;
 record LruPolicy(NodeLists lists) implements EvictionPolicy {
     private static final int USED = FREE + 1;
 
-    /** Of {@link NodeLists}, with that of free slots. */
+    /** The number of {@link NodeLists}, with that of free slots. */
     static final int LISTS = 2;
 
     @Override

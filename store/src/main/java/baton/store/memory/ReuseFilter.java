@@ -18,7 +18,7 @@ public final class ReuseFilter {
     private final int threshold;
     private final int mostTracked;
 
-    /** In the order in which they were offered last. */
+    /** The keys in the order in which they were offered last. */
     @GuardedBy("this")
     private final Map<BlockHash, Integer> counts = new LinkedHashMap<>(16, 0.75f, true);
 

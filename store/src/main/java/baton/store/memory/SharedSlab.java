@@ -44,7 +44,7 @@ final class SharedSlab implements Slab {
     private static final long DIGEST_AT = 32;
     private static final int DIGEST_BYTES = 32;
 
-    /** Of a slot's word. */
+    /** The number of places in a slot's word. */
     static final int PLACES = 32;
 
     private static final int TABLE_LOCK = PLACES;

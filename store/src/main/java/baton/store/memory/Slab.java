@@ -17,7 +17,7 @@ interface Slab extends AutoCloseable {
         return Optional.empty();
     }
 
-    /** Of {@link Geometry#tableBytes}. */
+    /** The memory of the tables, of {@link Geometry#tableBytes}. */
     MemorySegment tables();
 
     /** Pin bit and filler of this process. */
@@ -39,10 +39,10 @@ interface Slab extends AutoCloseable {
      */
     boolean lock();
 
-    /** As {@link #lock}, without waiting. */
+    /** Locks as {@link #lock} does, without waiting. */
     boolean tryLock();
 
-    /** As {@link #lock}, for a caller that may wait long: another process may be repairing large tables. */
+    /** Locks as {@link #lock} does, for a caller that may wait long: another process may be repairing large tables. */
     boolean lockToOpen();
 
     void unlock();
@@ -51,7 +51,7 @@ interface Slab extends AutoCloseable {
     @Override
     void close();
 
-    /** Of this process alone. */
+    /** Memory of this process alone. */
     final class Private implements Slab {
         private final Geometry geometry;
         private final Arena arena = Arena.ofShared();

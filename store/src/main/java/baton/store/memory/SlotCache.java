@@ -30,7 +30,7 @@ final class SlotCache {
     private static final VarHandle CHANGES = ValueLayout.JAVA_LONG.varHandle();
 
     private static final int NONE = KeyIndex.NONE;
-    /** Of {@code reserve}: a key that is to get a slot. */
+    /** Marks a key that is to get a slot from {@code reserve}. */
     private static final int WANTED = -2;
 
     private static final int TRIES = 3;
@@ -47,7 +47,7 @@ final class SlotCache {
 
     private final Object lock = new Object();
 
-    /** By slot: the last reservation in which its key was asked for. */
+    /** For each slot, the last reservation in which its key was asked for. */
     @GuardedBy("lock")
     private final int[] asked;
 
@@ -57,7 +57,7 @@ final class SlotCache {
     @GuardedBy("lock")
     private int[] victims = new int[64];
 
-    /** By slot: pins of this process. */
+    /** For each slot, the pins of this process. */
     @GuardedBy("this")
     private final int[] pins;
 
@@ -93,8 +93,7 @@ final class SlotCache {
     }
 
     /**
-     * To be called before anything else: drops what processes have left that are not there any more, and makes index and lists if they are
-     * not as they should be.
+     * To be called before anything else: drops the leftovers of ended processes, and rebuilds index and lists if they are damaged.
      *
      * @return false if another process does not give the lock up in time
      */
@@ -637,7 +636,7 @@ final class SlotCache {
         return record.takeEvents();
     }
 
-    /** By vLLM's names: the part in use cannot be evicted. */
+    /** Measurements by vLLM's names: the part in use cannot be evicted. */
     synchronized List<Measurement> takeMeasurements() {
         List<Measurement> taken = record.takeMeasurements();
         taken.add(share("vllm:kv_offload_cpu_cache_usage_perc", pinned + filling));

@@ -17,7 +17,7 @@ final class SlotTable {
     static final int FILLING = 1;
 
     static final int PRESENT = 2;
-    /** As {@link #PRESENT}, selected to go, which can be taken back. */
+    /** A present slot that is selected for eviction; the selection can be undone. */
     static final int EVICTING = 3;
 
     static final long RECORD = 64;

@@ -14,7 +14,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Serves a few keys of a batch at once: which of their objects there are, reading and checking them, and writing what is absent. One thread's.
+ * Serves a few keys of a batch at once: looks up their objects, reads and checks them, and writes absent ones. One thread owns it.
  */
 final class KeyCall {
     private static final Logger log = LoggerFactory.getLogger(KeyCall.class);
@@ -56,13 +56,13 @@ final class KeyCall {
 
         Deadline deadline();
 
-        /** It has succeeded for a key. */
+        /** The call has succeeded for a key. */
         void succeeded(int index);
 
         /** The store has answered, without success for a key. */
         void answered();
 
-        /** It has failed for a key. */
+        /** The call has failed for a key. */
         void failed(Outcome cause);
     }
 
@@ -96,7 +96,7 @@ final class KeyCall {
         return names;
     }
 
-    /** For a key, the outcome of its objects: the first that is not done decides. */
+    /** The outcome of a key's objects: the first that is not done decides. */
     private static Outcome ofKey(List<Outcome> outcomes, int position, int shares) {
         Outcome worst = Outcome.DONE;
         for (Outcome outcome : outcomes.subList(position * shares, (position + 1) * shares)) {

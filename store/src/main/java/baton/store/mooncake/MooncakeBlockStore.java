@@ -34,12 +34,12 @@ import org.slf4j.LoggerFactory;
  * Keeps values in a Mooncake store, each as one object for every share of its heads and layers ({@link ObjectLayout}), which is there when all
  * of them are. An object that does not verify is a miss, counted by its cause, and removed, for which readers' leases on it have to end first.
  *
- * <p>The store decides how much it keeps and what it evicts, which is not among the events. While it is away, operations are rejected at once;
- * one tries again after a second.
+ * <p>The store decides how much it keeps and which objects it evicts; there are no events of its evictions. While it is away, operations
+ * are rejected at once; one tries again after a second.
  */
 public final class MooncakeBlockStore implements BlockStore {
     private static final Logger log = LoggerFactory.getLogger(MooncakeBlockStore.class);
-    /** In measurements and logs. */
+    /** The store's name in measurements and logs. */
     static final String NAME = "mooncake";
 
     private static final Duration CLOSE_TIMEOUT = Duration.ofSeconds(10);
@@ -50,7 +50,7 @@ public final class MooncakeBlockStore implements BlockStore {
     /** Calls of the library at once. */
     private static final int PARALLEL_CALLS = 4;
 
-    /** Of values, in a call that serves several. */
+    /** The limit of values in a call that serves several. */
     private static final long MOST_BYTES_OF_CALL = 32L << 20;
 
     private final StoreFormat format;
@@ -82,7 +82,7 @@ public final class MooncakeBlockStore implements BlockStore {
      * @param lease for which a reader keeps others from removing an object: {@code default_kv_lease_ttl} of the master, and a little more
      */
     record Options(int parallel, Duration pause, Duration lease) {
-        /** With so many calls at once. */
+        /** Options with so many calls at once. */
         static Options of(int parallel) {
             return new Options(parallel, Duration.ofSeconds(1), Duration.ofSeconds(11));
         }
@@ -135,8 +135,8 @@ public final class MooncakeBlockStore implements BlockStore {
     /**
      * Opens a store through its library, as a client that other clients may read from.
      *
-     * @param vllm whether the objects are those of vLLM whose {@code store_tp_size} is {@link MooncakeNames#tensorShares}, without what
-     *     Baton puts in front of its own
+     * @param vllm whether the objects are vLLM's, with {@link MooncakeNames#tensorShares} as {@code store_tp_size} and without Baton's
+     *     header
      * @throws IllegalStateException if the store cannot be reached
      */
     public static MooncakeBlockStore open(

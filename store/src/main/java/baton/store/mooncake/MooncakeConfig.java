@@ -42,11 +42,11 @@ public record MooncakeConfig(
     private static final String PROTOCOL = "protocol";
     private static final String DEVICE = "device_name";
 
-    /** Those that vLLM reads. {@code enable_offload} is about how the store uses disks, and has no meaning for a reader of blocks. */
+    /** The fields that vLLM reads. {@code enable_offload} is about how the store uses disks, and has no meaning for a reader of blocks. */
     private static final Set<String> FIELDS =
             Set.of(MODE, METADATA, MASTER, SEGMENT, BUFFER, PROTOCOL, DEVICE, TENANT, "enable_offload");
 
-    /** Those that only Mooncake's own programs read, which may share the file. */
+    /** The fields that only Mooncake's own programs read, which may share the file. */
     private static final Set<String> OF_MOONCAKE = Set.of(
             "local_hostname",
             "enable_ssd_offload",

@@ -1,7 +1,7 @@
 package baton.store.mooncake;
 
 /**
- * Where a store's objects are among those of others.
+ * The place of a store's objects among the objects of other stores.
  *
  * @param prefix {@code cache_prefix}, before all keys; may be empty
  * @param model name of the model, of which keys have the last component

@@ -18,7 +18,7 @@ final class NativeClient implements ObjectClient {
     private static final int BATCH = 64;
     private static final Duration SETUP_TIMEOUT = Duration.ofSeconds(60);
 
-    /** For objects that the library copies itself. Baton's objects go from and to memory that is registered. */
+    /** The buffer for objects that the library copies itself. Baton's objects are read from and written to registered memory. */
     private static final long LOCAL_BUFFER_BYTES = 16L << 20;
 
     private static final int NO_AVAILABLE_HANDLE = -200;

@@ -15,8 +15,8 @@ import java.util.zip.CRC32C;
  *
  * <p>In a namespace of Baton's own, a {@link ValueHeader} with the magic {@code BTMC}, of the format and the share.
  *
- * <p>In a namespace of vLLM's, nothing, as vLLM reads and writes the same objects. The checksum of one that Baton wrote, 4 bytes, is then an
- * object of its own, whose key has {@value #CHECKSUM_SUFFIX} behind that of the first.
+ * <p>In a namespace of vLLM's, nothing, as vLLM reads and writes the same objects. The checksum of one that Baton wrote, 4 bytes, is then
+ * an object of its own: its key is the first one's with {@value #CHECKSUM_SUFFIX} at the end.
  */
 final class ObjectFormat {
     static final String CHECKSUM_SUFFIX = "@crc32c";
@@ -32,7 +32,7 @@ final class ObjectFormat {
     private final List<String> keyStarts;
     private final List<ValueHeader> headers;
 
-    /** By share, where an object begins in the memory of a key. */
+    /** The offset of each share's object in the memory of a key. */
     private final long[] offsets;
 
     private final long bytes;
@@ -64,7 +64,7 @@ final class ObjectFormat {
         return Math.ceilDiv(bytes, ALIGNMENT) * ALIGNMENT;
     }
 
-    /** Baton's own objects in Base64, under names that nothing takes for those of bytes. */
+    /** Baton's own objects in Base64, under names distinct from those of plain bytes. */
     static ObjectFormat ofRest(StoreFormat format, MooncakeNames names) {
         return new ObjectFormat(
                 format, names, "@store_format:baton_base64_" + new ValueHeader(format).formatName(), true);
@@ -75,7 +75,7 @@ final class ObjectFormat {
         return new ObjectFormat(format, names, "@store_format:baton_" + new ValueHeader(format).formatName(), true);
     }
 
-    /** The objects that vLLM writes whose {@code store_tp_size} is the number of tensor shares. */
+    /** The objects that vLLM writes with the number of tensor shares as {@code store_tp_size}. */
     static ObjectFormat ofVllm(StoreFormat format, MooncakeNames names) {
         if (format.blocksPerChunk() != 1) {
             throw new IllegalArgumentException(
@@ -150,7 +150,7 @@ final class ObjectFormat {
         return (int) crc.getValue();
     }
 
-    /** Whether what does not verify is removed: among vLLM's objects what is of another model or type is not this store's to remove. */
+    /** Whether an object that does not verify is removed: this store must not remove vLLM's objects of another model or type. */
     boolean mayRemove(Outcome damage) {
         return framed || damage == Outcome.CHECKSUM;
     }

@@ -8,8 +8,8 @@ import java.util.List;
 
 /**
  * How a value, which has all layers and heads of the model, is divided into objects: one for each pipeline stage and each share of the heads.
- * An object is {@code [block][layer][head][token][K | V]} with the layers and heads of its share. For values of one block that is the layout of
- * vLLM's objects whose format is {@code tp_shared_lbhnc} (ibid., {@code LBHNCStoreLayout}).
+ * An object is {@code [block][layer][head][token][K | V]} with the layers and heads of its share. For values of one block that is the
+ * layout of vLLM's objects in the format {@code tp_shared_lbhnc} (ibid., {@code LBHNCStoreLayout}).
  */
 final class ObjectLayout {
     private final List<Share> shares;

@@ -20,7 +20,7 @@ enum Outcome {
     ERROR,
     /** Too many operations wait already. */
     QUEUE_FULL,
-    /** Not tried, because the store failed a moment ago. */
+    /** The operation was not tried, because the store failed a moment ago. */
     PAUSED,
     /** The store is closed here. */
     CLOSED,
@@ -42,7 +42,7 @@ enum Outcome {
         return valueOf(failure.name());
     }
 
-    /** As it is counted, of all but the first two. */
+    /** The failure that counts the outcome; of all but the first two. */
     Failure failure() {
         return Failure.valueOf(name());
     }

@@ -32,10 +32,10 @@ final class RestClient implements ObjectClient {
     /** The most bytes that the service takes as a body. */
     private static final long MOST_BODY_BYTES = 100L << 20;
 
-    /** For a body's key and its braces. */
+    /** The limit of a body's key and its braces. */
     private static final long MOST_KEY_BYTES = 64 << 10;
 
-    /** Of an answer that is no object. */
+    /** The limit of an answer that is no object. */
     private static final long MOST_ANSWER_BYTES = 64 << 10;
 
     private static final JsonMapper JSON = new JsonMapper();

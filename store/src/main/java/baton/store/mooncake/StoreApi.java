@@ -85,7 +85,7 @@ final class StoreApi extends NativeFunctions {
         return Posix.call(() -> (int) unregisterBuffer.invokeExact(store, memory));
     }
 
-    /** For each key 1, 0 or an error. */
+    /** Looks keys up; for each key 1, 0 or an error. */
     long[] exist(MemorySegment store, List<String> keys) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment names = names(arena, keys);
@@ -95,7 +95,7 @@ final class StoreApi extends NativeFunctions {
         }
     }
 
-    /** For each key the bytes read, or an error. */
+    /** Reads objects; for each key the bytes read, or an error. */
     long[] get(MemorySegment store, List<String> keys, List<MemorySegment> to) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment names = names(arena, keys);

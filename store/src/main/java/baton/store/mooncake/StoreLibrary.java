@@ -17,7 +17,7 @@ public sealed interface StoreLibrary {
     String VARIABLE = "BATON_MOONCAKE_STORE_LIBRARY";
     String FILE = "libmooncake_store.so";
 
-    /** It is loaded. */
+    /** The library is loaded. */
     record Found(StoreApi api) implements StoreLibrary {}
 
     /** @param tried the places where it was looked for, with the errors there */

@@ -147,12 +147,12 @@ public final class SharedStorage {
             layerNames = List.copyOf(layerNames);
         }
 
-        /** Of keys and values. */
+        /** The format of keys and values. */
         public Format(List<String> layerNames, int kvHeads, int headDim, DType dtype, String model) {
             this(layerNames, kvHeads, headDim, dtype, model, false);
         }
 
-        /** Of a file's tensor. */
+        /** The shape of a file's tensor. */
         List<Long> shape(int tokens) {
             return latent
                     ? List.of((long) tokens, (long) headDim)
@@ -190,7 +190,7 @@ public final class SharedStorage {
         /** Incomplete, malformed or known to be corrupt: a writer replaces it. */
         record Broken(String reason) implements Lookup {}
 
-        /** Of another model, element type or layout: it stays. */
+        /** The entry is of another model, element type or layout: it stays. */
         record Incompatible(String reason) implements Lookup {}
 
         /** Has files without a description of their content: it stays. */

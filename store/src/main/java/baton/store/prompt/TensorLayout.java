@@ -11,7 +11,7 @@ import java.lang.foreign.ValueLayout;
  * reinterpreted: of each block of {@code N} tokens and each head, element {@code x} of the packed area of
  * {@code 2*N*head_dim} elements is element {@code [x / (2*head_dim), head, x % (2*head_dim)]} of the block's part of the tensor.
  *
- * @param interior what is in such an area
+ * @param interior the order inside such an area
  * @param blockSize tokens in a block of the instance that writes or reads the file; of no meaning with {@link Interior#PLAIN}
  */
 public record TensorLayout(Interior interior, int blockSize) {
@@ -23,8 +23,8 @@ public record TensorLayout(Interior interior, int blockSize) {
 
     /**
      * Where an element of a key or value is in the area of one block and head, {@code t} being the token in the block and
-     * {@code d} the dimension. From what vLLM's csrc/cpu/cpu_attn_vec.hpp, cpu_attn_vec16.hpp, cpu_attn_amx.hpp,
-     * cpu_attn_neon.hpp and cpu_attn_neon_bfmmla.hpp ({@code reshape_and_cache}) do.
+     * {@code d} the dimension. Taken from {@code reshape_and_cache} in vLLM's csrc/cpu/cpu_attn_vec.hpp, cpu_attn_vec16.hpp,
+     * cpu_attn_amx.hpp, cpu_attn_neon.hpp and cpu_attn_neon_bfmmla.hpp.
      */
     public enum Interior {
         /** No areas. */
@@ -126,7 +126,7 @@ public record TensorLayout(Interior interior, int blockSize) {
         if (blockSize < multiple || blockSize > MAX_BLOCK_SIZE || blockSize % multiple != 0) {
             throw new ConfigException(
                     field,
-                    "is %s, whose blocks are of a multiple of %d tokens, at most %d; the block size given is %d"
+                    "is %s, which takes blocks of a multiple of %d tokens, at most %d; the block size given is %d"
                             .formatted(interior.settingName, multiple, MAX_BLOCK_SIZE, blockSize));
         }
         if (headDim % multiple != 0) {
@@ -138,7 +138,7 @@ public record TensorLayout(Interior interior, int blockSize) {
         return new TensorLayout(interior, blockSize);
     }
 
-    /** As a file's metadata has it. */
+    /** The layout's text in a file's metadata. */
     String recorded() {
         return interior == Interior.PLAIN ? RECORDED_GPU : interior.settingName + "/" + blockSize;
     }
@@ -193,7 +193,7 @@ public record TensorLayout(Interior interior, int blockSize) {
         }
     }
 
-    /** For each token of a block and each element of its key and value: where it is in the tensor, from its area's start. */
+    /** The place in the tensor, from its area's start, of each element of the key and value of each token of a block. */
     private long[] places(int headDim, int entry, long row) {
         long[] places = new long[blockSize * entry];
         for (int t = 0; t < blockSize; t++) {

@@ -22,7 +22,7 @@ abstract class Presence extends RedisOperation {
         this.keys = keys;
     }
 
-    /** Of keys that follow each other, all are there or none is. Called once for each key, on any thread. */
+    /** Reports that consecutive keys are all there, or all absent. Called once for each key, on any thread. */
     protected abstract void known(int from, int to, boolean present);
 
     /** Asks about all keys. */

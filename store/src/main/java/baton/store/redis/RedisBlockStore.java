@@ -23,8 +23,9 @@ import java.util.OptionalLong;
  * hash. So stores of several formats can share a server. A value is a {@link ValueHeader} and the bytes. A string that does not verify as the value of
  * this key in this format is a miss, counted by its cause, and deleted.
  *
- * <p>The server decides how much it keeps ({@code maxmemory}) and what it evicts ({@code maxmemory-policy}, best {@code allkeys-lru}); what it
- * evicts is not among the events. With an expiry in the settings, a value expires that long after it was last written or read.
+ * <p>The server decides how much it keeps ({@code maxmemory}) and which values it evicts ({@code maxmemory-policy}, best
+ * {@code allkeys-lru}); there are no events of its evictions. With an expiry in the settings, a value expires that long after it was last
+ * written or read.
  *
  * <h2>Faults</h2>
  *
@@ -94,7 +95,7 @@ public final class RedisBlockStore extends RemoteBlockStore<RedisRequest> {
         return keys;
     }
 
-    /** For which values are kept; empty: without end. */
+    /** The time for which values are kept; empty: without end. */
     OptionalLong ttlMillis() {
         return ttlMillis;
     }

@@ -7,7 +7,7 @@ import io.netty.buffer.ByteBuf;
 import io.netty.channel.Channel;
 import java.util.Optional;
 
-/** One command and its one reply, whose parts come one after the other. A part of a kind that it does not take is an error. */
+/** One command and its one reply. The reply's parts come one after the other; a part of an unexpected kind is an error. */
 abstract class RedisRequest extends RemoteRequest {
     private static final int COMMAND_BYTES = 256;
 
@@ -36,7 +36,7 @@ abstract class RedisRequest extends RemoteRequest {
         var _ = to.write(command, to.voidPromise());
     }
 
-    /** Bytes of a string that are not worth to be read with what is behind them; 0: they may be. */
+    /** The bytes of a string that are read first, so that the rest can be read directly into its place; 0: no such limit. */
     protected int headBytes() {
         return 0;
     }

@@ -16,9 +16,9 @@ import java.util.Set;
  * Where a {@link RedisBlockStore} keeps its values, and how.
  *
  * @param url {@code redis://[[user]:password@]host[:port][/database]}, {@code rediss://} with TLS; {@code valkey://} and {@code valkeys://}
- *     mean the same. One server, or what speaks for several of them as one does: a cluster's node or a sentinel does not
+ *     mean the same. One server, or a proxy of several that behaves as one; not a cluster's node or a sentinel
  * @param prefix the beginning of all keys
- * @param ttl for which a value is kept after it was written or read; empty: until the server evicts it
+ * @param ttl the time that a value is kept after it was written or read; empty: until the server evicts it
  */
 public record RedisSettings(String url, String prefix, Optional<Duration> ttl, RemoteLimits limits) {
     private static final String URL = "url";
@@ -30,7 +30,7 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
             List.of(
                     Setting.absent(
                             URL, "required", "`redis://user:password@host:port`, `rediss://` with TLS; Valkey too."),
-                    Setting.of(PREFIX, "baton", "What all keys begin with."),
+                    Setting.of(PREFIX, "baton", "The beginning of all keys."),
                     Setting.absent(TTL, "no limit", "For which a value is kept after it was written or read.")),
             RemoteLimits.SETTINGS,
             List.of(RemoteLimits.CERTIFICATES));
@@ -99,7 +99,7 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
                     field, "has the path '%s', must be a database's number, as /0".formatted(uri.getPath()));
         }
         if (uri.getQuery() != null) {
-            throw new ConfigException(field, "has a query, which means nothing here: remove '?' and what follows it");
+            throw new ConfigException(field, "has a query, which means nothing here: remove '?' and the text after it");
         }
         return uri;
     }

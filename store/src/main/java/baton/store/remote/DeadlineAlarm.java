@@ -19,7 +19,7 @@ public final class DeadlineAlarm {
     @GuardedBy("this")
     private boolean set;
 
-    /** On the ticker's clock. */
+    /** The time of the alarm on the ticker's clock. */
     @GuardedBy("this")
     private long setFor;
 

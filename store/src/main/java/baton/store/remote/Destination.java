@@ -68,7 +68,7 @@ public class Destination {
     /** Bytes are in their place, in order: some of the memory of that index. */
     protected void placed(int index, MemorySegment bytes) {}
 
-    /** So many bytes have been read into their place. */
+    /** Counts bytes that have been read into their place. */
     final void advance(int bytes) {
         placed(memory, memories.get(memory).asSlice(at, bytes));
         at += bytes;

@@ -5,8 +5,8 @@ import io.netty.buffer.ByteBufAllocator;
 import io.netty.channel.DefaultMaxMessagesRecvByteBufAllocator;
 
 /**
- * Lets a connection say into which memory the next bytes are read: so bytes whose place is known go there without a copy. It says so right
- * before each read, on its event loop.
+ * Lets a connection choose the memory of the next bytes read, so that bytes with a known destination are not copied. The connection chooses
+ * right before each read, on its event loop.
  */
 public final class DirectReads extends DefaultMaxMessagesRecvByteBufAllocator {
     private static final int READS_IN_A_ROW = 16;

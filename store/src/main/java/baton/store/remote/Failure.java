@@ -10,7 +10,7 @@ public enum Failure {
     QUEUE_FULL,
     /** The store is closed. */
     CLOSED,
-    /** Not tried, because the server refused the same kind of command a moment ago. */
+    /** The command was not tried, because the server refused the same kind a moment ago. */
     PAUSED,
     /** The deadline has passed. */
     TIMEOUT,
@@ -44,7 +44,7 @@ public enum Failure {
     /** The value was changed after it was sealed, or is sealed with another key. */
     SEAL;
 
-    /** As a label of a measurement. */
+    /** The failure as a label of a measurement. */
     public String label() {
         return name().toLowerCase(Locale.ROOT);
     }

@@ -14,8 +14,8 @@ import org.jspecify.annotations.Nullable;
  *
  * All state belongs to the connection's event loop; other threads hand requests to it, and read whether it is usable.
  *
- * Requests wait in a queue until there is room in the window of what is sent and not answered, which bounds what is sent in vain when an
- * operation is abandoned.
+ * Requests wait in a queue until there is room in the window of unanswered requests, which bounds the bytes sent in vain when an operation
+ * is abandoned.
  *
  * A connection is suspect when an operation's deadline has passed and nothing has come for long: nothing is given to it until something
  * comes. If nothing does it is closed and connected anew, which succeeds only with a server that answers. So a server that hangs costs
@@ -162,7 +162,7 @@ public final class RemoteConnection<R extends RemoteRequest> {
         }
     }
 
-    /** The request whose reply comes next. */
+    /** The request that gets the next reply. */
     @Nullable
     R first() {
         return sent.peekFirst();

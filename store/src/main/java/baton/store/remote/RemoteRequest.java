@@ -52,7 +52,7 @@ public abstract class RemoteRequest {
         return cost;
     }
 
-    /** It is over: all replies have come, or none will. */
+    /** The request is over: all replies have come, or none will. */
     protected void ended() {
         operation.ifPresent(RemoteOperation::requestEnded);
     }

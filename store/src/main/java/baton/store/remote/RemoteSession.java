@@ -59,13 +59,13 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
      */
     protected abstract int write(Channel to, R request);
 
-    /** A request that any server answers which is well. */
+    /** A request that every healthy server answers. */
     protected abstract R ping();
 
     /** Bytes of the head that a buffer begins with; 0 if it is not complete. */
     protected abstract int headBytes(ByteBuf from);
 
-    /** Bytes that are worth to be read where a head is expected next, if they are few: those that follow have a place. */
+    /** The limit of a read that expects a head. A small one leaves the body for a read directly into its place. */
     protected int bytesBeforeBody() {
         return READ_AT_ONCE;
     }
@@ -109,7 +109,7 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
 
     /** Ends the channel after bytes that are no reply. */
     protected final Body notUnderstood(String text) {
-        connection.client().note("has sent what is no reply: " + text);
+        connection.client().note("has sent bytes that are no reply: " + text);
         connection.drop(this);
         return Body.NONE;
     }
@@ -132,7 +132,7 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
         connection.send(this, request);
     }
 
-    /** The request whose reply comes. */
+    /** The request that gets the next reply. */
     protected final Optional<R> first() {
         return Optional.ofNullable(connection.first());
     }
@@ -263,7 +263,7 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
     @SuppressWarnings("deprecation") // the handler's own method is not
     public final void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
         if (!connection.isReady()) {
-            refuse(earlyFailure(), "is not what the settings say: " + cause);
+            refuse(earlyFailure(), "differs from the settings: " + cause);
         } else {
             connection.client().note("has a connection that fails: " + cause);
             connection.drop(this);

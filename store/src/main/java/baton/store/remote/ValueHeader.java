@@ -99,7 +99,7 @@ public final class ValueHeader {
         return check(stored.asSlice(0, BYTES), checksum, key);
     }
 
-    /** As {@link #check(MemorySegment, BlockHash)}, of a value that has come in pieces. */
+    /** Checks, as {@link #check(MemorySegment, BlockHash)} does, a value that has come in pieces. */
     Optional<Failure> check(MemorySegment head, Checksum checksum, BlockHash key) {
         return checkFields(head, key)
                 .or(() -> head.asByteBuffer().getInt(CHECKSUM) == (int) checksum.crc.getValue()
@@ -107,7 +107,7 @@ public final class ValueHeader {
                         : Optional.of(Failure.CHECKSUM));
     }
 
-    /** Of a value that comes in pieces. One thread uses it. */
+    /** The checksum of a value that comes in pieces. One thread uses it. */
     static final class Checksum {
         private final CRC32C crc = new CRC32C();
 

@@ -40,7 +40,7 @@ public final class SealedStore implements BlockStore {
     private static final int MOST_QUEUED = 1024;
     private static final int ALIGNMENT = 64;
 
-    /** Of sealed values, for each thread; one value has room in any case. */
+    /** The buffer of sealed values of each thread; one value has room in any case. */
     private static final long BUFFER_BYTES = 16L << 20;
 
     private static final Duration CLOSE_TIMEOUT = Duration.ofSeconds(10);
@@ -61,7 +61,7 @@ public final class SealedStore implements BlockStore {
     private final StoreCounters counters;
     private final Bursts bursts;
 
-    /** Of the garbage collector's arena: one that a store does not end to use is left to it. */
+    /** Buffers in the garbage collector's arena: a buffer that a store never stops using is left to the collector. */
     @GuardedBy("this")
     private final Deque<MemorySegment> buffers = new ArrayDeque<>();
 

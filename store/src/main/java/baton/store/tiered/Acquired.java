@@ -5,7 +5,7 @@ package baton.store.tiered;
  * there first (promoted). Pinned values cannot be evicted until {@link #release}, so a read of them does not fail.
  */
 public interface Acquired {
-    /** Whether the result stands: at the deadline at the latest, with what has been promoted by then. */
+    /** Whether the result is final: at the deadline at the latest, with the values promoted by then. */
     boolean isReady();
 
     /** How many values from the front are pinned; 0 before it is ready. */

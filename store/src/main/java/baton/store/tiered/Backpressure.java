@@ -40,10 +40,10 @@ public final class Backpressure {
             double halfLife,
             double cooldown,
             int failureThreshold) {
-        /** For storage of this host. */
+        /** The settings for storage of this host. */
         public static final Settings LOCAL = new Settings(Policy.THROTTLED, 0.010, 0.002, 0.15, 10, 2, 1, 3);
 
-        /** For storage behind a network. */
+        /** The settings for storage behind a network. */
         public static final Settings REMOTE =
                 new Settings(Policy.THROTTLED, 0.050, 0.010, 0.15, 10, 2, 1, Integer.MAX_VALUE);
     }

@@ -33,9 +33,9 @@ import java.util.stream.IntStream;
  *
  * Reading
  *
- *   acquire pins what is in memory and looks the rest up in all other tiers at the same time. A value is promoted from the first tier that
- *   has it: a slot is reserved, filled and committed. A value that could not be read in time is a miss; the values before it are used. Two callers
- *   that want the same value at the same time share its promotion.
+ *   acquire pins the values in memory and looks the rest up in all other tiers at the same time. A value is promoted from the first tier
+ *   with a copy: a slot is reserved, filled and committed. A value that could not be read in time is a miss; the values before it are used.
+ *   Two callers that want the same value at the same time share its promotion.
  *
  * Locks
  *
@@ -329,7 +329,7 @@ public final class TieredStore implements BlockStore {
         return tiers.stream().anyMatch(tier -> tier.store().hasReadUnverified());
     }
 
-    /** Forgets values that are in memory and not in use. Other tiers keep theirs. */
+    /** Drops values in memory that are not in use. Other tiers keep their values. */
     public boolean reset() {
         return memory.reset();
     }
@@ -383,10 +383,10 @@ public final class TieredStore implements BlockStore {
         private final Runnable whenReady;
         private final long startNanos = ticker.nanos();
 
-        /** By key: its slot while it is pinned. Guarded by the store's monitor, as is all that follows. */
+        /** Each key's slot while it is pinned. Guarded by the store's monitor, as are the fields below. */
         private final int[] slots;
 
-        /** By key: the tier that it came from. */
+        /** The tier that each key's value came from. */
         private final byte[] sources;
 
         private final List<StoreTask> tasks = new ArrayList<>();

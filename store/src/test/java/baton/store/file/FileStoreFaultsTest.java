@@ -55,7 +55,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** Files that are not what they should be, and directories that fail or do not answer. */
+/** Damaged files, and directories that fail or do not answer. */
 class FileStoreFaultsTest {
     private static final Duration READING = Duration.ofSeconds(1);
 
@@ -215,7 +215,7 @@ class FileStoreFaultsTest {
 
     @ParameterizedTest(name = "{0}")
     @MethodSource("otherKinds")
-    void whatIsNoFileIsAMissAndStays(String name, Damage make) throws IOException {
+    void anythingButAFileIsAMissAndStays(String name, Damage make) throws IOException {
         BlockStore store = open(SMALL);
         Files.createDirectories(file(key(1)).getParent());
         make.to(file(key(1)));
@@ -299,7 +299,7 @@ class FileStoreFaultsTest {
                 .hasMessageContaining("org/other");
     }
 
-    /** Opening a pipe that nobody writes to does not return: a system call that really hangs. */
+    /** Opening a pipe without a writer does not return: a system call that really hangs. */
     private final class Pipes implements FileOperations {
         private final Path pipe = root.resolve("pipe");
         private final AtomicInteger hanging = new AtomicInteger();
@@ -321,7 +321,7 @@ class FileStoreFaultsTest {
             await("threads hang", () -> hanging.get() == threads);
         }
 
-        /** Lets what hangs go on, which finds an end of file, until all of it has. */
+        /** Ends hanging opens, which then find an end of file, until all have ended. */
         private void release(StoreTask... tasks) {
             await("the system calls have returned", () -> {
                 // To read too: this does not wait for a reader, which may be about to open it.
@@ -353,7 +353,7 @@ class FileStoreFaultsTest {
             assertThat(first.succeededCount()).isZero();
             assertThat(first.isQuiet()).isFalse();
             assertThat(second.isQuiet()).isFalse();
-            assertThat(queued.isQuiet()).as("what was only queued").isTrue();
+            assertThat(queued.isQuiet()).as("the task that was only queued").isTrue();
             StoreTask rejected = read(store, arena, key(4), ticker);
             assertThat(rejected.isDone()).isTrue();
             assertThat(rejected.isQuiet()).isTrue();
@@ -370,7 +370,7 @@ class FileStoreFaultsTest {
     }
 
     @Test
-    void aStoreWhoseDirectoryHangsIsClosed() throws IOException {
+    void aStoreWithAHangingDirectoryIsClosed() throws IOException {
         put(open(SMALL), keys(1, 1));
         Pipes pipes = new Pipes();
         // Closing waits for some seconds of this clock, on which one passes whenever it is looked at.

@@ -64,7 +64,7 @@ class FileStoreKillTest {
             writeAndKill(random.nextInt(KEYS / 2));
             cut += files(".tmp");
             try (FileBlockStore store = FileBlockStore.open(FileStoreSettings.of("root", root), FORMAT, TICKER)) {
-                // Compares what it reads, too.
+                // Compares the values read, too.
                 found += StoredValues.get(store, keys(0, KEYS)).size();
                 assertThat(StoredValues.failures(store).keySet()).isSubsetOf("get/absent");
             }

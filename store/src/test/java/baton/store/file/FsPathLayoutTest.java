@@ -40,7 +40,7 @@ class FsPathLayoutTest {
         assertThat(FsPathLayout.ofFields(fields).directory()).isEqualTo("Qwen_Qwen3-0.6B_50fed47cc494");
     }
 
-    /** The digest is of what Python's json.dumps writes. */
+    /** The digest is of the text that Python's json.dumps writes. */
     @Test
     void directoriesOfVllmWithOddModelNamesHaveItsDigests() {
         assertThat(FsPathLayout.ofFields(vllmFields("模型/\"naïve\"\\ 😀\t")).directory())

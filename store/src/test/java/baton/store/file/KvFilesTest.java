@@ -36,7 +36,7 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What is removed from a directory, and what is not. */
+/** The files that are removed from a directory, and those that stay. */
 class KvFilesTest {
     private static final long FILE_BYTES = FileHeader.fileBytes(SMALL.valueBytes());
 
@@ -96,7 +96,7 @@ class KvFilesTest {
     }
 
     @Test
-    void whatWasNotUsedForLongestIsRemovedUntilTheRestFits() throws IOException {
+    void theLeastRecentlyUsedFilesAreRemovedUntilTheRestFits() throws IOException {
         putUnused(1, 10);
         assertThat(collect(most(10 * FILE_BYTES), false)).isEmpty();
         assertThat(collect(most(7 * FILE_BYTES + 1), false)).containsExactlyInAnyOrder(file(1), file(2), file(3));
@@ -106,7 +106,7 @@ class KvFilesTest {
     }
 
     @Test
-    void whatWasNotUsedForTooLongIsRemoved() throws IOException {
+    void filesUnusedForTooLongAreRemoved() throws IOException {
         putUnused(1, 10);
         assertThat(collect(age(Duration.ofDays(93).plusHours(1)), false))
                 .containsExactlyInAnyOrder(file(1), file(2), file(3), file(4), file(5), file(6));

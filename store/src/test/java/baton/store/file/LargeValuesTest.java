@@ -47,7 +47,7 @@ class LargeValuesTest {
             new Random(5).nextBytes(random);
             MemorySegment.copy(random, 0, from, ValueLayout.JAVA_BYTE, 0, random.length);
             try (BlockStore store = FileBlockStore.open(settings(root, mode, true), format, TICKER)) {
-                // One in place, two in parts whose order in memory is not that in the value.
+                // One in place, two in parts in another order in memory than in the value.
                 ValueRanges ranges = new ValueRanges(from).add(0, 0, 0, bytes);
                 long part = bytes / 10;
                 for (int key = 1; key < 3; key++) {

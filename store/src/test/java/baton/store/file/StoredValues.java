@@ -92,7 +92,7 @@ final class StoredValues {
         return store.put(keys, List.of(ranges), deadline);
     }
 
-    /** Returns the keys that it succeeded for; what it read is what was put. */
+    /** Returns the keys for which it succeeded; checks that the bytes read are those put. */
     static List<BlockHash> get(BlockStore store, List<BlockHash> keys) {
         long bytes = store.format().valueBytes();
         try (Arena arena = Arena.ofShared()) {

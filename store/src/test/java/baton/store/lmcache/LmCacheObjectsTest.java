@@ -32,7 +32,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Objects in files: their names and bytes, and what becomes of those that are not right. */
+/** Objects in files: their names and bytes, and the handling of damaged ones. */
 class LmCacheObjectsTest {
     private static final KvLayout LAYOUT = new KvLayout(2, 4, 8, 16, DType.BF16);
     private static final StoreFormat FORMAT = format("a1");
@@ -184,14 +184,14 @@ class LmCacheObjectsTest {
     @Test
     void anObjectOfAnotherShapeIsAMissAndStays() throws IOException {
         put();
-        byte[] theirs = Arrays.copyOf(Files.readAllBytes(file(1)), 28 + OBJECT);
-        theirs[16] = 4;
-        Files.write(file(1), theirs);
+        byte[] foreign = Arrays.copyOf(Files.readAllBytes(file(1)), 28 + OBJECT);
+        foreign[16] = 4;
+        Files.write(file(1), foreign);
         assertThat(get(store)).isFalse();
         assertThat(failures(store, "wrong_format")).isEqualTo(1);
         assertThat(isThere()).isFalse();
         assertThat(put()).isFalse();
-        assertThat(file(1)).hasBinaryContent(theirs);
+        assertThat(file(1)).hasBinaryContent(foreign);
     }
 
     @Test

@@ -78,7 +78,7 @@ class ArcPolicyTest {
     }
 
     @Test
-    void whatIsUsedOnceGoesBeforeWhatIsUsedAgain() {
+    void valuesUsedOnceAreEvictedBeforeValuesUsedAgain() {
         store(1, 2, 3, 4);
         read(3, 4);
         store(5);
@@ -151,7 +151,7 @@ class ArcPolicyTest {
     }
 
     @Test
-    void aReservationThatFindsNoRoomLearnsNothing() {
+    void aReservationWithoutRoomAdaptsNothing() {
         store(1, 2, 3, 4);
         store(5);
         List<Integer> pinned = present(1, 5).stream()

@@ -115,7 +115,7 @@ class HostMemoryStoreTest {
 
     @ParameterizedTest
     @EnumSource
-    void whatIsEvictedIsToldBeforeWhatIsStored(Eviction eviction) {
+    void evictionsAreReportedBeforeStoredValues(Eviction eviction) {
         HostMemoryStore store = store(eviction, 4);
         put(store, 1, 2, 3, 4);
         assertThat(events(store)).isEqualTo("+[1, 2, 3, 4]");
@@ -125,7 +125,7 @@ class HostMemoryStoreTest {
     }
 
     @Test
-    void lruEvictsWhatWasNotReadForTheLongestTimeAndThePrefixOfABatchLast() {
+    void lruEvictsTheLeastRecentlyReadAndThePrefixOfABatchLast() {
         HostMemoryStore store = store(Eviction.LRU, 4);
         put(store, 1, 2);
         put(store, 3, 4);
@@ -201,7 +201,7 @@ class HostMemoryStoreTest {
 
     @ParameterizedTest
     @EnumSource
-    void whatIsBeingFilledIsNeitherThereNorEvictedAndLeavesNothingIfItFails(Eviction eviction) {
+    void aSlotBeingFilledIsNeitherFoundNorEvictedAndLeavesNothingIfItFails(Eviction eviction) {
         HostMemoryStore store = store(eviction, 2);
         int[] slots = new int[2];
         assertThat(store.reserve(keys(1, 2), slots)).isTrue();

@@ -22,7 +22,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Processes that share memory and are killed while they store: what the others read is right, and no room is lost. */
+/** Processes that share memory and are killed while they store: the others read right values, and no room is lost. */
 class KilledProcessTest {
     private static final int SLOTS = 64;
     private static final int KEYS = 200;

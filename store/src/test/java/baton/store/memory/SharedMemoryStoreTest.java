@@ -79,13 +79,13 @@ class SharedMemoryStoreTest {
 
     @ParameterizedTest
     @EnumSource
-    void whatOneStoresTheOtherFindsAndEvicts(Eviction eviction) throws IOException {
+    void oneStoresValueIsFoundAndEvictedByTheOther(Eviction eviction) throws IOException {
         HostMemoryStore one = open(eviction, SLOTS);
         HostMemoryStore other = open(eviction, SLOTS);
         SharedValues.put(one, keys(0, 5));
         assertThat(other.presentFromFront(keys(0, 8))).isEqualTo(5);
         SharedValues.requireRight(other, keys(0, 5), 5);
-        assertThat(other.takeEvents()).as("each tells of its own").isEmpty();
+        assertThat(other.takeEvents()).as("each reports its own values").isEmpty();
         SharedValues.put(other, keys(5, 10));
         assertThat(one.used()).isEqualTo(SLOTS);
         assertThat(one.presentFromFront(keys(5, 10))).isEqualTo(5);
@@ -93,7 +93,7 @@ class SharedMemoryStoreTest {
     }
 
     @Test
-    void whatOnePinsTheOtherDoesNotEvict() throws IOException {
+    void oneStoresPinnedValueIsNotEvictedByTheOther() throws IOException {
         HostMemoryStore one = open();
         HostMemoryStore other = open();
         SharedValues.put(one, keys(0, SLOTS));
@@ -111,7 +111,7 @@ class SharedMemoryStoreTest {
     }
 
     @Test
-    void whatAStoreLeavesPinnedOrHalfFilledIsNotGivenToAnotherWhileItsProcessLives() throws IOException {
+    void slotsLeftPinnedOrHalfFilledAreNotReusedWhileTheProcessLives() throws IOException {
         HostMemoryStore one = open();
         HostMemoryStore other = open();
         SharedValues.put(one, keys(0, 2));
@@ -174,10 +174,10 @@ class SharedMemoryStoreTest {
         assertThat(open().used()).isZero();
     }
 
-    /** Wherever it is damaged behind its header: what is read is right, and all slots are of use again. */
+    /** Wherever it is damaged behind its header: values read are right, and all slots are usable again. */
     @ParameterizedTest
     @EnumSource
-    void aFileWhoseTablesOrValuesWereDamagedGivesNoWrongValues(Eviction eviction) throws IOException {
+    void aFileWithDamagedTablesOrValuesGivesNoWrongValues(Eviction eviction) throws IOException {
         Random random = new Random(9);
         for (int i = 0; i < 60; i++) {
             HostMemoryStore store = open(eviction, SLOTS);
@@ -256,7 +256,7 @@ class SharedMemoryStoreTest {
             SharedValues.requireRight(store, keys(0, 2), 2);
         }
         SharedValues.put(store, keys(5, 6));
-        assertThat(store.used()).as("what was aborted is free").isEqualTo(3);
+        assertThat(store.used()).as("the aborted slots are free").isEqualTo(3);
     }
 
     @Test

@@ -52,7 +52,7 @@ class ObjectFormatTest {
                         + HEX);
     }
 
-    /** Block 1 of a cache of 3 blocks whose bytes count up in the order layer, block, head, token, content. */
+    /** Block 1 of a cache of 3 blocks with bytes that count up in the order layer, block, head, token, content. */
     private static MemorySegment value() {
         byte[] value = new byte[64];
         for (int layer = 0; layer < 2; layer++) {
@@ -102,7 +102,7 @@ class ObjectFormatTest {
     }
 
     @Test
-    void whatIsNotTheObjectIsNamed() {
+    void wrongObjectsAreNamed() {
         ObjectFormat objects = ObjectFormat.ofRest(FORMAT, new MooncakeNames("", "m", 2, 1));
         MemorySegment memory = MemorySegment.ofArray(new byte[(int) objects.bytes()]);
         MemorySegment object = objects.object(memory, 0, 0);

@@ -215,7 +215,7 @@ class RestFaultsTest {
     }
 
     @Test
-    void aStoreThatIsClosedEndsWhatWaits() {
+    void closingAStoreEndsWaitingOperations() {
         StoredValues values = values(10);
         values.put(store);
         service.halt();

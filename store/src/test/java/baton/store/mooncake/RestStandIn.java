@@ -21,8 +21,8 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /**
- * A server on 127.0.0.1 that answers as Mooncake's REST service does: a put under a key that is there changes nothing, a leased object is not
- * removed. What it keeps outlives its stop.
+ * A server on 127.0.0.1 that answers as Mooncake's REST service does: a put under a key that is there changes nothing, a leased object is
+ * not removed. Its objects outlive its stop.
  */
 public final class RestStandIn implements AutoCloseable {
     private static final JsonMapper JSON = new JsonMapper();

@@ -84,7 +84,7 @@ class SharedStorageTest {
     }
 
     @Test
-    void readsWhatItWrote() throws IOException {
+    void readsItsOwnEntries() throws IOException {
         SharedStorage storage = storage(FORMAT);
         write(storage, 1);
         SharedStorage.Entry entry = found(storage(FORMAT));
@@ -332,7 +332,7 @@ class SharedStorageTest {
             bad[at] ^= (byte) (1 + random.nextInt(255));
             Files.write(file(0), bad);
             try {
-                // What survives, e.g. another metadata key, must not have touched the data.
+                // Surviving damage, e.g. of another metadata key, must not have touched the data.
                 assertThat(read(storage, entry, 0))
                         .as("byte %d, seed %d", at, seed)
                         .isEqualTo(data(1, 0));

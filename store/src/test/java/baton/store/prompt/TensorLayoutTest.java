@@ -36,8 +36,8 @@ class TensorLayoutTest {
     Path root;
 
     /**
-     * Digests of what vLLM's own operator {@code cpu_attn_reshape_and_cache} (0.32.0) made of keys that count from 0 and values
-     * that count from 16384, gathered as ExampleConnector gathers it.
+     * Digests of the results of vLLM's own operator {@code cpu_attn_reshape_and_cache} (0.32.0) for keys that count from 0 and values that
+     * count from 16384, gathered as ExampleConnector gathers it.
      */
     @ParameterizedTest
     @CsvSource({
@@ -122,7 +122,7 @@ class TensorLayoutTest {
     }
 
     @Test
-    void whatDoesNotFitTheBlocksIsIncompatible() throws IOException {
+    void tensorsThatDoNotFitTheBlocksAreIncompatible() throws IOException {
         SharedStorage.Format format = new SharedStorage.Format(List.of(LAYER), 2, 32, DType.BF16, "feed");
         TensorLayout wide = TensorLayout.of("field", Interior.VEC, 64, 32, DType.BF16);
         Files.createDirectory(root.resolve(NAME));
@@ -162,7 +162,7 @@ class TensorLayoutTest {
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(
                         "field: unsupported value 'cpu'; allowed: gpu, cpu_attn_vec, cpu_attn_amx, cpu_attn_neon_bf16");
-        assertRefused(Interior.AMX, 16, 32, DType.BF16, "whose blocks are of a multiple of 32 tokens, at most 4096");
+        assertRefused(Interior.AMX, 16, 32, DType.BF16, "which takes blocks of a multiple of 32 tokens, at most 4096");
         assertRefused(Interior.VEC, 8, 32, DType.BF16, "the block size given is 8");
         assertRefused(Interior.AMX, 32, 32, DType.F32, "which is for bfloat16; this KV cache's type is float32");
         assertRefused(Interior.AMX, 32, 80, DType.BF16, "for head sizes that are multiples of 32; this model's is 80");

@@ -35,7 +35,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.api.parallel.Isolated;
 
-/** What a server does wrong, or does not do. */
+/** Faults and omissions of a server. */
 @Isolated("looks at all threads of the process")
 class RedisFaultsTest {
     private static final StoreFormat FORMAT = StoredValues.format(64 << 10);
@@ -98,7 +98,7 @@ class RedisFaultsTest {
         return failures.getOrDefault(name + cause.label(), 0.0);
     }
 
-    /** Tries until it works: what the server refused is refused without asking for a while. */
+    /** Tries until it works: commands that the server refused are refused without asking for a while. */
     private static void untilPut(StoredValues values, BlockStore store) {
         until("put", () -> values.put(store).succeededCount() == values.keys().size());
     }
@@ -206,7 +206,7 @@ class RedisFaultsTest {
     }
 
     @Test
-    void aLatePutStoresWhatWasPutOrNothing() throws Exception {
+    void aLatePutStoresItsValueOrNothing() throws Exception {
         try (RedisServer server = RedisServer.start(directory);
                 RedisBlockStore store = connected(server.url())) {
             StoredValues values = values(300);
@@ -284,7 +284,7 @@ class RedisFaultsTest {
             }
             server.authenticated("secret", "SAVE");
         }
-        // Loads each key for half a second, and answers in between, until it is told to go on.
+        // Loads each key for half a second, and answers in between, until the test continues it.
         try (RedisServer server = RedisServer.start(
                         directory,
                         "--requirepass",

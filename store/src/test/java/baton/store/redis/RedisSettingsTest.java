@@ -51,7 +51,7 @@ class RedisSettingsTest {
                 "{'url': 'http://h'} | tiers[1].url: begins with 'http', must be redis://host:port or rediss://host:port",
                 "{'url': 'redis-sentinel://h'} | tiers[1].url: begins with 'redis-sentinel', must be redis://host:port or rediss://host:port",
                 "{'url': 'redis:///1'} | tiers[1].url: names no host; must be redis://host:port or rediss://host:port",
-                "{'url': 'redis://h?database=2'} | tiers[1].url: has a query, which means nothing here: remove '?' and what follows it",
+                "{'url': 'redis://h?database=2'} | tiers[1].url: has a query, which means nothing here: remove '?' and the text after it",
                 "{'url': 'redis://h/x'} | tiers[1].url: has the path '/x', must be a database's number, as /0",
                 "{'url': 'redis://h', 'prefix': 'a b'} | tiers[1].prefix: is 'a b', must be printable ASCII without spaces",
                 "{'url': 'redis://h', 'ttl_seconds': 0} | tiers[1].ttl_seconds: is 0.0, must be more than 0 and at most 1000000000",

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What lies at the server: keys, what is wrong with values, and when they expire. */
+/** The server's content: keys, damaged values, and their expiry. */
 class RedisValuesTest {
     private static final StoreFormat FORMAT = StoredValues.format(16 << 10);
 
@@ -75,7 +75,7 @@ class RedisValuesTest {
     }
 
     @Test
-    void whatDoesNotVerifyIsAMissCountedByCauseAndDeleted() throws Exception {
+    void aDamagedValueIsAMissCountedByCauseAndDeleted() throws Exception {
         StoredValues values = values(9);
         try (RedisBlockStore store = open()) {
             values.put(store);
@@ -130,7 +130,7 @@ class RedisValuesTest {
                             1.0,
                             "wrong_format",
                             1.0));
-            // The store learns of a deletion after the server's other clients.
+            // The store is notified of a deletion after the server's other clients.
             List<BlockHash> removed = new ArrayList<>();
             until("removals told", () -> {
                 store.takeEvents().stream()

@@ -128,7 +128,7 @@ class RedisWireTest {
         }
     }
 
-    /** Values that are read with what is around them, and such that are read straight into their place. */
+    /** Values that are read together with neighbouring bytes, and values that are read straight into their place. */
     @ParameterizedTest
     @ValueSource(ints = {300, 32 << 10})
     void repliesMayComeInPiecesOfAnyLength(int valueBytes) throws Exception {
@@ -175,7 +175,7 @@ class RedisWireTest {
                 "$2\r\nok",
                 ":1\r\n:2\r\n:3\r\n"
             })
-    void whatIsNoReplyMakesMissesAndTheNextConnectionWorks(String reply) throws Exception {
+    void aMalformedReplyMakesMissesAndTheNextConnectionWorks(String reply) throws Exception {
         StoreFormat format = StoredValues.format(300);
         try (Server server = new Server(1000);
                 RedisBlockStore store = RedisBlockStoreTest.connected(format, server.settings());

@@ -15,7 +15,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 
-/** Forwards connections to a server, and a limited number of bytes from it: what is behind them waits, while all connections stay open. */
+/** Forwards connections to a server, and a limited number of bytes from it: further bytes wait, while all connections stay open. */
 public final class StallingProxy implements AutoCloseable {
     private static final int BUFFER = 64 << 10;
 

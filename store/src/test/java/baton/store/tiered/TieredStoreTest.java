@@ -128,7 +128,7 @@ final class TieredStoreTest {
     }
 
     @Test
-    void whatIsStoredCascadesToAllTiers() {
+    void storedValuesCascadeToAllTiers() {
         put(0, 3);
         assertThat(memory.presentFromFront(keys(0, 3))).isEqualTo(3);
         assertThat(disk.values.get(key(2))).isEqualTo(value(2));
@@ -136,7 +136,7 @@ final class TieredStoreTest {
     }
 
     @Test
-    void whatWasEvictedFromMemoryIsPromotedFromTheFirstTierThatHasIt() {
+    void evictedValuesArePromotedFromTheFirstTierThatHasThem() {
         put(0, 8);
         put(8, 16);
         assertThat(memory.presentFromFront(keys(0, 8))).isZero();
@@ -176,7 +176,7 @@ final class TieredStoreTest {
     }
 
     @Test
-    void aReadThatFailsIsAMissAndWhatCameBeforeItIsUsed() {
+    void aReadThatFailsIsAMissAndTheValuesBeforeItAreUsed() {
         put(0, 8);
         put(8, 16);
         disk.broken.add(key(2));
