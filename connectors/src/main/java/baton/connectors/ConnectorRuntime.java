@@ -32,7 +32,7 @@ public interface ConnectorRuntime {
     /**
      * Zeroed memory that processes of the same host can map, where the platform has that.
      *
-     * @param purpose what it is for, for errors
+     * @param purpose of the memory, for errors
      * @throws IllegalStateException if the system refuses
      */
     Memory allocate(long bytes, String purpose);

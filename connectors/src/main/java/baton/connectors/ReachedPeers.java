@@ -10,7 +10,7 @@ import java.util.Set;
 import java.util.stream.IntStream;
 
 /**
- * The peers from which the last load came well, by what a connector calls them. Of others it is not known whether they are there: see
+ * The peers from which the last load succeeded, by a connector's names. Other peers may be unreachable: see
  * {@link baton.kv.connector.KvMatch.Tokens}. On the scheduler's thread.
  */
 public final class ReachedPeers<K> {

@@ -24,7 +24,7 @@ import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What connectors refuse before a model is loaded. */
+/** Settings that connectors refuse before a model is loaded. */
 class ConnectorCheckTest {
     @Test
     void portsThatAreTaken() throws IOException {

@@ -48,7 +48,7 @@ public interface ChunkKeys {
     /** The request has ended, and all saves of its chunks too. Follows {@link #forget}. */
     default void saved(String requestId) {}
 
-    /** By the engine's block hashes: a chunk's key is the hash of its last block. */
+    /** Keys by the engine's block hashes: a chunk's key is the hash of its last block. */
     static ChunkKeys blockHashes(int blocksPerChunk) {
         return (request, from, to) -> {
             List<BlockHash> hashes = request.blockHashes();

@@ -89,7 +89,7 @@ record ChunkValues(ChunkKeys keys, KvGroups groups, int blockSize, int chunkBloc
                 .toList();
     }
 
-    /** Those of groups that keep all positions. */
+    /** The values of groups that keep all positions. */
     List<Value> withoutWindows(List<Value> values) {
         return values.stream().filter(value -> !hasWindow(value.group())).toList();
     }

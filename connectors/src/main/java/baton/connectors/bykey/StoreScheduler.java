@@ -44,8 +44,8 @@ import org.slf4j.LoggerFactory;
 /**
  * The scheduler side of a connector over a store of chunks: which are loaded, and which are stored.
  *
- * <p>A request that comes in pins the longest stored prefix behind the blocks that the engine has, and waits until what is not in memory has
- * been read, or its deadline is over. Only what is pinned in memory is promised to the engine, so a store that fails makes misses and no
+ * <p>A request that comes in pins the longest stored prefix behind the blocks that the engine has, and waits until the rest has been read
+ * into memory, or its deadline is over. Only values pinned in memory are promised to the engine, so a store that fails causes misses and no
  * failed loads. Pins are given back when the load is over or the request ends. A small load is part of the step that schedules the request.
  *
  * <p>A chunk is stored when the step that computed the last of its tokens is over. A request that ends while chunks of it are being copied
@@ -87,15 +87,15 @@ public final class StoreScheduler implements SchedulerConnector {
     private final Map<String, State> requests = new HashMap<>();
     /** Pins of loads under way. */
     private final Map<String, StoredPrefix> loading = new HashMap<>();
-    /** By save: the request, which may have ended, and the keys. */
+    /** For each save, the request, which may have ended, and the keys. */
     private final Map<Long, Save> saves = new HashMap<>();
 
     private final Set<BlockHash> saving = new HashSet<>();
-    /** By block the save that reads it, where windows may leave blocks before a save of them is over. */
+    /** The save that reads each block, where windows may leave blocks before a save of them is over. */
     private final Map<Integer, Save> read = new HashMap<>();
     /** Requests with saves that read blocks which the next step may write to. */
     private final Set<String> overtaken = new HashSet<>();
-    /** By request: saves that are not over. */
+    /** The number of unfinished saves of each request. */
     private final Map<String, Integer> savesOf = new HashMap<>();
 
     private final Set<String> awaitingSaves = new HashSet<>();
@@ -143,7 +143,7 @@ public final class StoreScheduler implements SchedulerConnector {
     /** Whether chunks of a request that has ended are on their way to stores, and its answer waits for them. */
     private final class AwaitedWrites implements BooleanSupplier {
         private final String requestId;
-        /** Of chunks that may be under way; those that are not are removed from the front. */
+        /** Keys of chunks that may be under way; finished ones are removed from the front. */
         private final Deque<BlockHash> left;
 
         private final Deadline deadline = Deadline.after(context.ticker(), policy.acquire());
@@ -176,7 +176,7 @@ public final class StoreScheduler implements SchedulerConnector {
         }
     }
 
-    /** By block hashes. */
+    /** Makes a scheduler with keys by block hashes. */
     public StoreScheduler(ConnectorContext context, StoreSession session) {
         this(context, session, ChunkKeys.blockHashes(session.store().format().blocksPerChunk()));
     }
@@ -521,7 +521,7 @@ public final class StoreScheduler implements SchedulerConnector {
         return !saves.isEmpty() || store.isWriting();
     }
 
-    /** Forgets what is in memory. Other tiers keep what they have. */
+    /** Drops the values in memory. Other tiers keep their values. */
     @Override
     public boolean resetCache() {
         return store.reset();

@@ -31,8 +31,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The store and the pools of one engine: what both sides of its connector share. Copies between pools and store are for all ranks at once,
- * as these are threads of one process; the first rank's thread starts them, all ranks learn of their ends.
+ * The store and the pools of one engine, which both sides of its connector share. Copies between pools and store are for all ranks at once,
+ * as these are threads of one process; the first rank's thread starts them, and every rank is notified of their ends.
  *
  * <p>Thread-safe. The store is called without the monitor.
  */
@@ -43,7 +43,7 @@ public final class StoreSession {
     /** Copies in memory that are not over after this time have been lost. */
     private static final Duration CLOSE_TIMEOUT = Duration.ofSeconds(10);
 
-    /** For values on their way from memory to the stores behind it. */
+    /** The limit for values on their way from memory to the stores behind it. */
     private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
 
     private final ConnectorContext context;
@@ -57,7 +57,7 @@ public final class StoreSession {
     @GuardedBy("this")
     private List<PoolRanges> pools = List.of();
 
-    /** By rank, what it has not reported. */
+    /** For each rank, the results that it has not reported. */
     @GuardedBy("this")
     private final Map<Rank, Deque<Loaded>> loaded = new HashMap<>();
 

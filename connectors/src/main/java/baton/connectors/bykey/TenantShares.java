@@ -12,7 +12,7 @@ final class TenantShares {
     private final int most;
     private final int slots;
 
-    /** By tenant, least recently used first, as its keys are. */
+    /** The keys of each tenant. Tenants and keys are in the order of their last use. */
     private final Map<String, LinkedHashSet<BlockHash>> ofTenants = new LinkedHashMap<>(16, 0.75f, true);
 
     private int tracked;
@@ -44,7 +44,7 @@ final class TenantShares {
             more.add(own.removeFirst());
         }
         tracked += own.size() - before;
-        // What others have used since was evicted to make room.
+        // Keys used since by other tenants were evicted to make room.
         while (tracked > slots) {
             Map.Entry<String, LinkedHashSet<BlockHash>> oldest =
                     ofTenants.entrySet().iterator().next();

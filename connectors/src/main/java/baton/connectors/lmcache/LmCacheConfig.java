@@ -22,8 +22,8 @@ import tools.jackson.dataformat.yaml.YAMLMapper;
 
 /**
  * LMCache's configuration by its keys, from where LMCache takes it, the later first: {@code kv_connector_extra_config}, where keys may have
- * {@code lmcache.} in front; variables {@code LMCACHE_<KEY>}; the YAML file named by {@code LMCACHE_CONFIG_FILE}. A key of LMCache's that turns
- * something on that Baton does not have, and one that nobody has, is an error.
+ * {@code lmcache.} in front; variables {@code LMCACHE_<KEY>}; the YAML file named by {@code LMCACHE_CONFIG_FILE}. A key of LMCache's that
+ * turns on a function that Baton does not have, and an unknown key, is an error.
  */
 final class LmCacheConfig {
     private static final String FILE = "LMCACHE_CONFIG_FILE";
@@ -170,7 +170,7 @@ final class LmCacheConfig {
             if (ONLY_OFF.contains(key)) {
                 if (bool(key).orElse(false)) {
                     throw new ConfigException(
-                            setting.field, "is true, must be false: Baton does not have what it turns on");
+                            setting.field, "is true, must be false: Baton does not have this function");
                 }
             } else if (!all.contains(key)) {
                 throw new ConfigException(
@@ -249,7 +249,7 @@ final class LmCacheConfig {
         });
     }
 
-    /** As LMCache reads variables, {@code 1} and {@code 0} count too. */
+    /** Reads a truth value; {@code 1} and {@code 0} count too, as LMCache reads variables. */
     Optional<Boolean> bool(String key) {
         Optional<String> text = Optional.ofNullable(settings.get(key))
                 .map(Given::value)

@@ -38,9 +38,9 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * Shares KV cache with LMCache: vLLM's {@code LMCacheConnectorV1}, configured as LMCache is ({@link LmCacheSettings}). Chunks are in host memory
- * in Baton's layout; what is at {@code remote_url} has LMCache's keys and bytes. With {@code enable_pd} a prefill instance's blocks go to the
- * decode instance that the keys name.
+ * Shares KV cache with LMCache: vLLM's {@code LMCacheConnectorV1}, configured as LMCache is ({@link LmCacheSettings}). Chunks in host
+ * memory have Baton's layout; chunks at {@code remote_url} have LMCache's keys and bytes. With {@code enable_pd} a prefill instance sends
+ * its blocks to the decode instance that the keys name.
  */
 public final class LmCacheConnector extends BuiltInConnector {
     private final StoreOpener stores;
@@ -52,7 +52,7 @@ public final class LmCacheConnector extends BuiltInConnector {
 
     private record Opened(StoreSession session, ChunkKeys keys) {}
 
-    /** On this machine. */
+    /** Makes a connector on this machine. */
     public LmCacheConnector() {
         this(StoreOpener.SYSTEM, System.getenv());
     }
@@ -66,7 +66,7 @@ public final class LmCacheConnector extends BuiltInConnector {
         this(stores, new SystemRuntime(), environment);
     }
 
-    /** With another runtime's messages, threads and transfer agents. */
+    /** Makes a connector with another runtime's messages, threads and transfer agents. */
     LmCacheConnector(StoreOpener stores, ConnectorRuntime runtime, Map<String, String> environment) {
         super(Set.of("LMCacheConnectorV1"), LmCacheSettings.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.stores = stores;
@@ -74,7 +74,7 @@ public final class LmCacheConnector extends BuiltInConnector {
         this.environment = Map.copyOf(environment);
     }
 
-    /** On this machine, with other variables than the process's. */
+    /** Makes a connector on this machine, with other variables than the process's. */
     public static LmCacheConnector withEnvironment(Map<String, String> environment) {
         return new LmCacheConnector(StoreOpener.SYSTEM, environment);
     }

@@ -33,7 +33,7 @@ import java.util.OptionalLong;
  * @param use of the stores, by {@code kv_role}, {@code min_retrieve_tokens} and {@code LMCACHE_FORCE_SKIP_SAVE}
  * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}; with {@code enable_pd} the decode instance waits, not the answer
  * @param model {@code baton_model_name}: the model in keys; without it, the model's own name
- * @param pd {@code enable_pd} and what belongs to it: then there are no chunks, and no store but the buffer
+ * @param pd {@code enable_pd} and its keys: then there are no chunks, and no store but the buffer
  */
 record LmCacheSettings(
         LmCacheConfig config,
@@ -93,7 +93,7 @@ record LmCacheSettings(
                     Setting.of(MIN_RETRIEVE, 0, "Shorter hits are computed."),
                     Setting.of(POLICY, "LRU", "No other."),
                     Setting.of(CHUNK_META, true, "`false`: files of `fs://` without metadata."),
-                    Setting.absent(MODEL, "the directory's name", "The model in keys; what vLLM was given as model."),
+                    Setting.absent(MODEL, "the directory's name", "The model in keys, as in vLLM's `--model`."),
                     Setting.absent(TOKEN_FILE, "none", "File with the secret of `./baton kv-server --token-file`."),
                     Setting.absent(
                             CA_CERTIFICATES, "those of Java", "Certificate authorities to trust under TLS, in PEM.")),
@@ -102,7 +102,7 @@ record LmCacheSettings(
     private static final double GIB = 1L << 30;
     private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
 
-    /** As the frames of Python's pickle and the protocols' int32 lengths allow. */
+    /** The limit by the frames of Python's pickle and the protocols' int32 lengths. */
     private static final int MOST_CHUNK = 8192;
 
     /** {@code pre_caching_hash_algorithm}. */
@@ -134,7 +134,7 @@ record LmCacheSettings(
                 if (config.has(key)) {
                     throw new ConfigException(
                             config.field(key),
-                            "must be left out with enable_pd: blocks go to the decode instance only");
+                            "must be left out with enable_pd: blocks are sent to the decode instance only");
                 }
             }
             require(config, SAVE_DECODE, false, "with enable_pd only prompts are handed over");

@@ -40,7 +40,9 @@ final class PdConfig {
     private static final List<Setting> ONLY_WITH_PD = Setting.join(
             List.of(
                     Setting.absent(
-                            ROLE, "required", "`sender` or `receiver`; this and what follows with `enable_pd` only."),
+                            ROLE,
+                            "required",
+                            "`sender` or `receiver`; this and the following keys with `enable_pd` only."),
                     Setting.absent(
                             BYTES,
                             "required",
@@ -149,7 +151,7 @@ final class PdConfig {
 
     private static PeerAddress address(LmCacheConfig config, String host, int port) {
         if (port == 0) {
-            throw new ConfigException(config.field(PORT), "is 0, must be a port that the sender is told too");
+            throw new ConfigException(config.field(PORT), "is 0, must be a port that the sender names too");
         }
         return PeerAddress.find(host, port)
                 .orElseThrow(() -> new ConfigException(
@@ -166,7 +168,7 @@ final class PdConfig {
         if (longest > tokens) {
             throw new ConfigException(
                     config.field(BYTES),
-                    "has room for %d tokens, must have it for the %d of %s".formatted(tokens, longest, LONGEST));
+                    "has room for %d tokens, must have room for the %d of %s".formatted(tokens, longest, LONGEST));
         }
     }
 }

@@ -23,7 +23,7 @@ import java.util.List;
  */
 record RemoteObjects(RemoteStore remote, StoreFormat format, List<ChunkShare> shares, ObjectNames names)
         implements StoreOpener.Closed {
-    /** For chunks on their way; one has room in any case. */
+    /** The buffer of chunks on their way; one has room in any case. */
     private static final long STAGING_BYTES = 256L << 20;
 
     @Override

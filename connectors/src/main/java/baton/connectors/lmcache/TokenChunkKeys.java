@@ -32,7 +32,7 @@ final class TokenChunkKeys implements ChunkKeys {
     private final CacheEngineKeys names;
     private final Use use;
 
-    /** Of the same tokens, for what LMCache's 64 bits may confuse. */
+    /** A second hash of the same tokens, as LMCache's 64 bits may collide. */
     private final BlockHasher strong;
 
     private final Map<String, Chain> chains = new HashMap<>();

@@ -19,7 +19,7 @@ record LocalRank(
         TransferAgent agent,
         TransferStats stats) {
 
-    /** Equal for instances that can exchange blocks, as a text that says what differs. */
+    /** A description of the blocks; equal for instances that can exchange them, and readable in errors. */
     String compatibility() {
         KvLayout layout = cache.layout();
         return "version=1 model=%s dtype=%s head_dim=%d block_size=%d layout=%s"

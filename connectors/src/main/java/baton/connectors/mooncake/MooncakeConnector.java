@@ -57,12 +57,12 @@ public final class MooncakeConnector extends BuiltInConnector {
         MooncakeExchange open(PeerAccess access);
     }
 
-    /** On this machine. */
+    /** Makes a connector on this machine. */
     public MooncakeConnector() {
         this(new SystemRuntime());
     }
 
-    /** With another runtime's memory and threads. */
+    /** Makes a connector with another runtime's memory and threads. */
     public MooncakeConnector(ConnectorRuntime runtime) {
         this(
                 runtime,
@@ -70,7 +70,7 @@ public final class MooncakeConnector extends BuiltInConnector {
                 access -> new SystemExchange(access, runtime.background()));
     }
 
-    /** With the transfer agents and threads of another runtime, and messages of another kind, as in a simulation. */
+    /** Makes a connector with the transfer agents and threads of another runtime, and messages of another kind, as in a simulation. */
     public MooncakeConnector(ConnectorRuntime runtime, Exchanges exchanges) {
         this(
                 runtime,
@@ -146,7 +146,7 @@ public final class MooncakeConnector extends BuiltInConnector {
         return new MooncakeWorker(context, settings, runtime, agents, exchanges.open(settings.access()), rank);
     }
 
-    /** With a registry of their own. */
+    /** A pair of connectors with a registry of their own. */
     @Override
     public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
         return Optional.of(new WarmUpPair(

@@ -148,7 +148,7 @@ final class MooncakeScheduler extends PromptScheduler {
         return new Source(transferId(requestId, params), text(params, ENGINE_ID), address.get());
     }
 
-    /** Without one, as no proxy of vLLM's sends it, it is what the ids of both requests have in common. */
+    /** The id of the transfer; without one, as vLLM's proxies send none, the common part of both requests' ids. */
     private static String transferId(String requestId, JsonFields params) {
         return params.string(TRANSFER_ID).filter(id -> !id.isBlank()).orElseGet(() -> RequestIdMap.commonId(requestId));
     }

@@ -14,7 +14,7 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} says what they mean.
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} describes them.
  */
 record MooncakeSettings(
         String host,

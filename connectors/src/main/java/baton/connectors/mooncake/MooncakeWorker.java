@@ -28,7 +28,7 @@ import java.util.Optional;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
-/** One rank's side of the connector: an agent, a channel, and what moves blocks. */
+/** One rank's side of the connector: an agent, a channel, and the loads and writes of blocks. */
 final class MooncakeWorker implements WorkerConnector {
     private static final String METRICS = "vllm:mooncake_";
     private static final String LABEL = "Mooncake";

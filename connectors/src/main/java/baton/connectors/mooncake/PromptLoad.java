@@ -21,7 +21,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * One prompt's load: asks the registry where the prefill instance's ranks are, then asks those that have this rank's heads and layers to
- * write ({@link WrittenPrompt}), and then compares what they have written with the checksums that they have sent.
+ * write ({@link WrittenPrompt}), and then compares the written blocks with the checksums that they have sent.
  */
 final class PromptLoad extends Load {
     private static final Logger log = LoggerFactory.getLogger(PromptLoad.class);
@@ -90,7 +90,7 @@ final class PromptLoad extends Load {
         return ranks;
     }
 
-    /** Checks that what has come are all bytes of the prompt's blocks, if the prefill ranks say what they have written. */
+    /** Checks that all bytes of the prompt's blocks have come, if the prefill ranks report the bytes that they have written. */
     @Override
     protected Optional<? extends LoadCheck> check(long now) {
         WrittenPrompt here = prompt.orElseThrow();

@@ -17,7 +17,7 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     final PeerAddress session;
     final List<MooncakeRegion> regions;
     final EngineDirectory engines;
-    /** Of {@link #regions}; not guessed, so no other rank can name them. */
+    /** The id of {@link #regions}. It is random, so that no other rank can name them. */
     final long layoutId = UUID.randomUUID().getMostSignificantBits() >>> 1 | 1;
     /** Prefill ranks that remember the regions. */
     final Set<PeerAddress> layoutHolders = new HashSet<>();

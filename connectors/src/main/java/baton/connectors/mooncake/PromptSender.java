@@ -46,14 +46,14 @@ final class PromptSender {
     private static final int MOST_LAYOUTS = 1024;
 
     private final LocalRank local;
-    /** Of messages, which a peer may send as often as it likes. */
+    /** Limits the log lines about messages, as a peer may send many. */
     private final Bursts complaints;
 
     private final List<MooncakeRegion> regions;
     private final Queue<Question> arrivals = new LinkedBlockingQueue<>(MOST_WRITES);
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
     private final List<PromptWrite> writes = new ArrayList<>();
-    /** Of {@code writes}, those that have a worker. */
+    /** The number of {@code writes} that have a worker. */
     private int writing;
     /** Attempts that must not begin a write, with the time until which that is remembered. */
     private final Map<String, Long> endedAttempts = new LinkedHashMap<>();
@@ -61,7 +61,7 @@ final class PromptSender {
     private final Map<String, Long> abandoned = new LinkedHashMap<>();
 
     private final Set<String> sent = new LinkedHashSet<>();
-    /** Of requests with regions, for those without. The least recently used goes first. */
+    /** Plans of requests with regions, for later requests without them. The least recently used is removed first. */
     private final Map<LayoutKey, WritePlan> layouts = new LinkedHashMap<>(16, 0.75f, true) {
         @Override
         protected boolean removeEldestEntry(Map.Entry<LayoutKey, WritePlan> eldest) {

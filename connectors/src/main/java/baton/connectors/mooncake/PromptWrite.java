@@ -41,7 +41,7 @@ final class PromptWrite extends Push {
     private Optional<CompletableFuture<Peer>> peer = Optional.empty();
     private List<Range> ranges = List.of();
     private boolean started;
-    /** Those that want to know when it is over. */
+    /** Questions to answer when the write is over. */
     private final List<Question> stops = new ArrayList<>();
 
     PromptWrite(
@@ -214,7 +214,7 @@ final class PromptWrite extends Push {
         return true;
     }
 
-    /** For a Baton instance that has asked for this request only. */
+    /** The report for a Baton instance that has asked for this request only. */
     private Optional<Written> written() {
         WritePlan plan = message.plan();
         return message.request()

@@ -128,7 +128,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
                 writes ? (end - first) * head : 0);
     }
 
-    /** Whether there is nothing to be written, because other ranks have it. */
+    /** Whether there is nothing to write, because other ranks write all of it. */
     boolean isEmpty() {
         return bytes == 0 || pairs.isEmpty();
     }
@@ -149,7 +149,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
         return ranges;
     }
 
-    /** Checksums of what is written, by block. */
+    /** The checksums of the written bytes, by block. */
     int[] checksums(KvMemory pool, int[] own) {
         return checksums(pool, pairs.stream().map(Pair::own).toList(), from, bytes, own);
     }

@@ -25,19 +25,19 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * Mooncake cannot hold a peer's writes back. So the blocks of a load that fails, or is not wanted any more, are given back only when no
- * rank writes to them any more: it has answered; or it has answered that it has stopped; or nothing listens at its address, and what its
- * process had sent before it ended has arrived; or it must have stopped by its own time limits.
+ * Mooncake cannot hold a peer's writes back. So the blocks of a load that fails, or is cancelled, are released only when no rank writes to
+ * them any more: the rank has answered; or it has confirmed that it stopped; or nothing listens at its address, and the bytes that its
+ * process had sent before it ended have arrived; or it must have stopped by its own time limits.
  *
  * The embedded agent, which instances with a secret have, rejects writes once the permit is closed. So there the blocks of such a load are
- * given back at once, and each rank is asked once to stop, so that it frees the prompt. Then its connection is closed, which ends the
- * write at a prefill rank that has the question.
+ * released at once, and each rank is asked once to stop, so that it frees the prompt. Then its connection is closed, which ends the write
+ * at a prefill rank that has the question.
  */
 
 /** A prompt that prefill ranks are asked to write. */
 final class WrittenPrompt implements Arrival {
     private static final Logger log = LoggerFactory.getLogger(WrittenPrompt.class);
-    /** After the end of a peer's process, for what is left in this host's buffers. */
+    /** The time after the end of a peer's process in which the bytes in this host's buffers arrive. */
     private static final Duration DRAIN = Duration.ofSeconds(1);
 
     private static final Duration BETWEEN_STOPS = Duration.ofSeconds(1);
@@ -60,7 +60,7 @@ final class WrittenPrompt implements Arrival {
         this.writers = ranks.stream().map(rank -> new Writer(rank, now)).toList();
     }
 
-    /** To write to the load's blocks. */
+    /** The permit to write to the load's blocks. */
     private Optional<Permit> permit() {
         long bytes = local.cache().layout().blockBytes();
         return local.agent()
@@ -122,7 +122,7 @@ final class WrittenPrompt implements Arrival {
         private OptionalLong nextStop = OptionalLong.empty();
 
         private boolean answered;
-        /** From then on the rank does not write. */
+        /** The time from which on the rank does not write. */
         private OptionalLong silentFrom = OptionalLong.empty();
 
         private Optional<Written> written = Optional.empty();
@@ -182,14 +182,14 @@ final class WrittenPrompt implements Arrival {
                 } else if (reply.isLast()) {
                     fail(rank + ": "
                             + PeerAddress.shown(
-                                    reply.error().orElse("the last answer does not say what became of the request")));
+                                    reply.error().orElse("the last answer does not report the result of the request")));
                 } else {
                     return;
                 }
                 silent(local.now());
             } catch (InvalidFieldException e) {
                 local.stats().count("baton:mooncake_bad_messages");
-                fail(rank + " answers what is no answer: " + e.getMessage());
+                fail(rank + " sends a malformed answer: " + e.getMessage());
             }
         }
 
@@ -299,7 +299,7 @@ final class WrittenPrompt implements Arrival {
         return writers.size();
     }
 
-    /** What the ranks say that they have written, if they say it. */
+    /** The ranks' reports of the bytes that they have written, if they send them. */
     List<Written> parts() {
         return writers.stream().flatMap(writer -> writer.written.stream()).toList();
     }

@@ -16,7 +16,7 @@ import org.msgpack.core.MessageBufferPacker;
  * @param failed requests with no or not all blocks written
  * @param error why
  * @param layoutId of the request, if the rank remembers the regions that it names; else 0
- * @param written what only Baton instances send: what was written for the only request of {@code ok}
+ * @param written a field of Baton instances: the bytes written for the only request of {@code ok}
  */
 record XferReply(
         Status status,

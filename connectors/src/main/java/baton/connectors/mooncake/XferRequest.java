@@ -24,7 +24,7 @@ import org.msgpack.core.MessageBufferPacker;
  * @param requests by the asking instance's request id
  * @param regions of the asking rank's pool; none if {@code layoutId} stands for them
  * @param layoutId names the regions: a prefill rank that has answered with it remembers them. 0 if they are in each message
- * @param own what only Baton instances send
+ * @param own the fields of Baton instances
  */
 record XferRequest(
         String hostname,
@@ -36,7 +36,7 @@ record XferRequest(
         List<MooncakeRegion> regions,
         long layoutId,
         Optional<Own> own) {
-    /** In msgpack, beside vLLM's fields; vLLM's decoder skips it. */
+    /** The key of Baton's fields in the msgpack map; vLLM's decoder skips it. */
     static final String OWN = "baton";
 
     private static final String WHAT = "MooncakeXferMetadata";
@@ -63,7 +63,7 @@ record XferRequest(
     /**
      * Baton's additional fields.
      *
-     * @param attempt names this attempt to load; no other has it
+     * @param attempt the unique name of this attempt to load
      * @param transferId of the request that the attempt is about
      * @param compatibility equal for instances that can exchange blocks
      * @param agent metadata of the asking rank's transfer agent
@@ -75,7 +75,7 @@ record XferRequest(
     /** Names the regions at a prefill rank, as vLLM's {@code _peer_layout_key}. */
     record LayoutKey(String hostname, int port, int tpRank, int ppSize, int tpSize, long layoutId) {}
 
-    /** Of {@code layoutId}, unless that is 0. */
+    /** The key of {@code layoutId}; empty if that is 0. */
     Optional<LayoutKey> layoutKey() {
         return Optional.of(new LayoutKey(hostname, port, tpRank, ppSize, tpSize, layoutId))
                 .filter(key -> key.layoutId != 0);

@@ -41,7 +41,7 @@ public final class MooncakeStoreConnector extends BuiltInConnector {
         this(StoreOpener.SYSTEM, System.getenv());
     }
 
-    /** With other stores, as in a simulation, and another environment. */
+    /** Makes a connector with other stores, as in a simulation, and another environment. */
     public MooncakeStoreConnector(StoreOpener opener, Map<String, String> environment) {
         super(Set.of("MooncakeStoreConnector"), MooncakeStoreSettings.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.opener = opener;

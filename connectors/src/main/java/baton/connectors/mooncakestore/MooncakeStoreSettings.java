@@ -168,7 +168,7 @@ record MooncakeStoreSettings(
         extra.requireOnly(LOAD_ASYNC, true, "blocks are loaded beside the engine's steps");
         // Look-ups never block the scheduler, which is allowed in both cases.
         extra.bool(LOOKUP_ASYNC);
-        extra.requireOnly(CROSS_LAYERS, false, "the names of vLLM's objects do not tell that layout");
+        extra.requireOnly(CROSS_LAYERS, false, "the names of vLLM's objects do not distinguish that layout");
         extra.requireOnly(GROUPS, false, "Mooncake's C library has no groups of objects");
         extra.value(MEMORY_POOL).filter(pool -> !pool.asString("").isEmpty()).ifPresent(pool -> {
             throw new ConfigException(

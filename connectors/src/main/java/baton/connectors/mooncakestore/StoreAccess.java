@@ -41,7 +41,7 @@ sealed interface StoreAccess {
         }
     }
 
-    /** By Mooncake's library, as a client of the store itself. */
+    /** Access by Mooncake's library, as a client of the store itself. */
     record Library(StoreLibrary.Found library, MooncakeSetup setup) implements StoreAccess {
         @Override
         public BlockStore open(StoreFormat format, MooncakeNames names, boolean vllm, Ticker ticker) {

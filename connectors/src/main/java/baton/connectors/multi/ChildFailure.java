@@ -22,8 +22,8 @@ final class ChildFailure {
     }
 
     /**
-     * Does a child's work. What it throws is noted, and {@code otherwise} returned. What says that the JVM itself has failed is thrown
-     * on; an {@link InternalError} does not, as a read of a mapped file that is cut short throws it.
+     * Calls a child. Records the throwable that it throws, and returns {@code otherwise}. Errors of the JVM itself are thrown on, except an
+     * {@link InternalError}, which a read of a truncated mapped file throws.
      */
     <T> T guard(String method, T otherwise, Supplier<T> call) {
         try {

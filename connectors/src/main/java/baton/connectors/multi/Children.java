@@ -31,12 +31,12 @@ final class Children {
             Setting.absent(
                     CONNECTORS,
                     "required",
-                    "A list of `KVTransferConfig` objects, one for each connector; what one does not say of `engine_id`, `kv_role`"
-                            + " and `kv_load_failure_policy` is as here."),
+                    "A list of `KVTransferConfig` objects, one for each connector; in each `engine_id`, `kv_role`"
+                            + " and `kv_load_failure_policy` default to the values here."),
             Setting.absent(
                     KvTransferConfig.AUTH_SECRET_FILE,
                     "none",
-                    "Of all connectors that have it and do not say otherwise."),
+                    "The value for all connectors that take this key and do not set it."),
             Setting.absent(KvTransferConfig.ENCRYPTION, "`off`", "Likewise."),
             Setting.absent(KvTransferConfig.ALLOW_UNAUTHENTICATED, "`false`", "Likewise."));
 

@@ -29,10 +29,10 @@ import java.util.function.Function;
  */
 public final class MultiConnector extends BuiltInConnector {
     private final Function<KvTransferConfig, Optional<KvConnector>> find;
-    /** By the configuration that contains them. Guarded by the monitor, as is {@link #workerFailures}. */
+    /** The children by the configuration that contains them. Guarded by the monitor, as is {@link #workerFailures}. */
     private final Map<KvTransferConfig, List<Child>> known = new HashMap<>();
 
-    /** Of the latest engine: all its workers are made before another engine's. */
+    /** The failures in the latest engine: all its workers are made before another engine's. */
     private List<ChildFailure> workerFailures = List.of();
 
     public MultiConnector() {
@@ -80,7 +80,7 @@ public final class MultiConnector extends BuiltInConnector {
         return new MultiScheduler(context, children, schedulers);
     }
 
-    /** The first rank's worker is made first; the other ranks' workers learn from it which of their children have failed. */
+    /** Makes a rank's worker, the first rank's first. The first rank's worker notifies the others which of their children have failed. */
     @Override
     public synchronized WorkerConnector worker(ConnectorContext context, Rank rank) {
         List<Child> children = children(context.config());

@@ -44,10 +44,10 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * Loads within a step
  *
- *   A child may load within the step that computes the rest of the request. What another child saves or sends of that step would be
- *   wrong if the load turned out bad at its end, and no connector can take back what it has sent. So for the engine such a load is one
- *   between steps: it begins and ends with a step that does not compute the request, at the end of which it is known whether it is
- *   good. To the child the request is scheduled in that step, with nothing to compute.
+ *   A child may load within the step that computes the rest of the request. The saves and sends of other children in that step would be
+ *   wrong if the load failed at its end, and no connector can take back sent data. So for the engine such a load is one between steps: it
+ *   begins and ends with a step that does not compute the request, at the end of which it is known whether it is good. To the child the
+ *   request is scheduled in that step, with nothing to compute.
  *
  * When a finished request's blocks are free
  *
@@ -73,7 +73,7 @@ final class MultiScheduler implements SchedulerConnector {
 
     private enum State {
         ON,
-        /** It has thrown; its workers are not notified yet. */
+        /** The child has thrown; its workers are not notified yet. */
         FAILED,
         /** Its workers close it in this step. */
         CLOSING,
@@ -127,12 +127,12 @@ final class MultiScheduler implements SchedulerConnector {
     private final KvGroups groups;
     private final int ranks;
 
-    /** By request: which child answered last, if one has tokens. */
+    /** For each request, the child that answered last, if one has tokens. */
     private final Map<String, Answer> answers = new HashMap<>();
 
     private final List<Load> loads = new ArrayList<>();
     private final Map<String, Due> due = new LinkedHashMap<>();
-    /** By finished request: the children that need its blocks. */
+    /** For each finished request, the children that need its blocks. */
     private final Map<String, BitSet> kept = new HashMap<>();
 
     private final Set<String> released = new LinkedHashSet<>();

@@ -36,7 +36,7 @@ final class MultiWorker implements WorkerConnector {
     private final List<Part> parts;
     private final BitSet closed = new BitSet();
     private final BitSet wantsHidden = new BitSet();
-    /** By request, loads that this rank has not reported as over. */
+    /** The loads by request that this rank has not reported as over. */
     private final Map<String, Load> loading = new LinkedHashMap<>();
 
     private Set<String> released = Set.of();
@@ -246,7 +246,7 @@ final class MultiWorker implements WorkerConnector {
                 unverified);
     }
 
-    /** Of what a child says that it has received, what it was to load. */
+    /** Takes the received requests and hidden states that the child was to load. */
     private void takeReceived(
             int child,
             WorkerReport report,
@@ -273,7 +273,7 @@ final class MultiWorker implements WorkerConnector {
         return loading.values().stream().filter(load -> load.child() == child).toList();
     }
 
-    /** A child's measurement, with what tells it from other children's; of a child of a child, with both names. */
+    /** A child's measurement, with the child's name as a label; of a child of a child, with both names. */
     static Measurement labelled(Measurement own, String label) {
         Map<String, String> labels = new TreeMap<>(own.labels());
         labels.merge(LABEL, label, (inner, outer) -> outer + "/" + inner);
@@ -294,7 +294,7 @@ final class MultiWorker implements WorkerConnector {
         closeAll(left);
     }
 
-    /** Runs all, and then throws what the first to throw has thrown. */
+    /** Runs all, and then throws the first throwable. */
     static void closeAll(List<Runnable> closes) {
         List<Throwable> thrown = new ArrayList<>();
         for (Runnable close : closes) {

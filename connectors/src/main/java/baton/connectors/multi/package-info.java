@@ -1,4 +1,4 @@
-/** The connector that is made of other connectors: vLLM's {@code MultiConnector}, without what could end its engine. */
+/** The connector that is made of other connectors: vLLM's {@code MultiConnector}, hardened against failures of its children. */
 @NullMarked
 package baton.connectors.multi;
 

@@ -8,7 +8,7 @@ import java.util.HexFormat;
 
 /** The hash that two instances compare before they exchange blocks, vLLM's compatibility hash: equal hashes mean equal bytes. */
 final class Compatibility {
-    /** Goes up whenever what peers tell each other changes its meaning. */
+    /** The version of the peers' messages. Goes up whenever their meaning changes. */
     private static final int VERSION = 1;
 
     private Compatibility() {}

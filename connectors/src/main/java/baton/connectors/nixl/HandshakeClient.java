@@ -18,7 +18,7 @@ import java.util.concurrent.TimeoutException;
 /**
  * Asks with vLLM's handshake messages, over a side channel of its own for each question.
  *
- * @param vllm reads what vLLM instances answer
+ * @param vllm reads the answers of vLLM instances
  */
 record HandshakeClient(ConnectorRuntime runtime, PeerAccess access, VllmRank vllm) implements PeerHandshake {
     /** The channel's own deadline comes first. */

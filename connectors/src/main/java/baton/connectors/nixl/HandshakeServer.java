@@ -24,8 +24,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Answers handshakes about an instance's ranks over a side channel. For vLLM instances of several versions each version has a port of its own beside: a
- * question does not say which instance asks, but which port it goes to is said by the reference.
+ * Answers handshakes about an instance's ranks over a side channel. For vLLM instances of several versions each version has a port of its
+ * own beside: a question does not name the asking instance, but the reference names the port to ask.
  *
  * @param listeners that for all, and one for each of several versions of vLLM
  */
@@ -115,8 +115,8 @@ record HandshakeServer(GuardedSideChannel channel, List<SideChannel.Listener> li
     }
 
     /**
-     * Makes a handshake with itself and connects to the first rank's agent, as a peer does first: loading classes and security
-     * providers is most of what a first handshake takes. Failures are ignored.
+     * Makes a handshake with itself and connects to the first rank's agent, as a peer does first: loading classes and security providers
+     * takes most of the time of a first handshake. Failures are ignored.
      */
     void warmUp(ConnectorRuntime runtime, NixlSettings settings, VllmRank vllm) {
         Optional<TransferAgent> agent = runtime.warmUpAgent(settings.host(), settings.access());

@@ -29,12 +29,12 @@ public sealed class NixlConnector extends BuiltInConnector permits NixlPushConne
     private final ConnectorRuntime runtime;
     private final UnaryOperator<PeerHandshake> handshakes;
 
-    /** On this machine. */
+    /** Makes a connector on this machine. */
     public NixlConnector() {
         this(new SystemRuntime());
     }
 
-    /** On another runtime, as in a simulation. */
+    /** Makes a connector on another runtime, as in a simulation. */
     public NixlConnector(ConnectorRuntime runtime) {
         this(runtime, UnaryOperator.identity());
     }
@@ -89,7 +89,7 @@ public sealed class NixlConnector extends BuiltInConnector permits NixlPushConne
         return !config.buffersOnDevice();
     }
 
-    /** For Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. */
+    /** Takes groups of layers with Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. */
     @Override
     public boolean takesGroups(KvTransferConfig config) {
         NixlSettings settings = settings(config);

@@ -10,15 +10,15 @@ import java.util.Set;
 /**
  * The work of a step.
  *
- * @param opened blocks that another request writes to from this step on
+ * @param opened blocks that another request writes from this step on
  * @param completed blocks that are complete when this step has been computed
  * @param loads to start
  * @param unused references that nothing will be loaded from; their owner gets a completion
  * @param cancelled requests that ended while they were loaded
- * @param heartbeats references whose blocks are still wanted; their owner gets a heartbeat
- * @param leases finished requests whose blocks peers will read
+ * @param heartbeats references to blocks still wanted; their owner gets a heartbeat
+ * @param leases finished requests with blocks that peers will read
  * @param preempted requests that lost their blocks
- * @param abandoned requests whose blocks peers were to read, which ended before they had any, or whose answer was lost
+ * @param abandoned requests for peers that ended before they had blocks, or with a lost answer
  * @param port of the side channel
  * @param progress of prompts with blocks that may be pushed: of those that have come since the last step, and of those that this step computes
  */

@@ -158,7 +158,7 @@ final class NixlHandshake {
      * @param attentionBackend {@code attn_backend_name}; Baton's is {@code FLASH_ATTN}, which does not pack blocks
      * @param pagesPerBlock {@code physical_blocks_per_logical_kv_block}: kernel's blocks for one that requests name
      * @param regions of the layers
-     * @param baton what only Baton's instances tell
+     * @param baton the fields of Baton's instances
      */
     record Metadata(
             String engineId,
@@ -432,7 +432,7 @@ final class NixlHandshake {
     }
 
     /**
-     * A rank's answer as vLLM's handshake has it, with the field {@code baton} for Baton's instances. vLLM reads the pool as regions of
+     * A rank's answer in vLLM's handshake, with the field {@code baton} for Baton's instances. vLLM reads the pool as regions of
      * layers; a block's stride is that of all layers.
      *
      * @param info of an instance that signs references

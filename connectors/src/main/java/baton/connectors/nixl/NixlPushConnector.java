@@ -11,12 +11,12 @@ import java.util.function.UnaryOperator;
  * instance registers where they go.
  */
 public final class NixlPushConnector extends NixlConnector {
-    /** On this machine. */
+    /** Makes a connector on this machine. */
     public NixlPushConnector() {
         this(new SystemRuntime());
     }
 
-    /** On another runtime, as in a simulation. */
+    /** Makes a connector on another runtime, as in a simulation. */
     public NixlPushConnector(ConnectorRuntime runtime) {
         this(runtime, UnaryOperator.identity());
     }

@@ -53,13 +53,13 @@ import org.slf4j.LoggerFactory;
  *   A request's reference is read once, when the request comes. If it names no blocks, the prefill request came at the same time, and
  *   the load registers a push with the prefill instance. While the request waits and while it loads, the owner of the blocks gets
  *   heartbeats. A reference is used by one load, or given back unused: when the whole prompt is here anyway, or when the request ends
- *   before it had blocks, or was refused. A request whose load failed never loads again.
+ *   before it had blocks, or was refused. After a failed load a request never loads again.
  *
  * Owner (prefill)
  *
  *   Every block has a generation, which goes up before another request, or the same after a preemption, writes to it. The blocks
  *   of a request that a peer will read get their checksums as they fill up, so that with the prompt's last token all of them have
- *   theirs. The answer names blocks and generations. Afterwards the blocks are leased until the worker reports that they are free.
+ *   checksums. The answer names blocks and generations. Afterwards the blocks are leased until the worker reports that they are free.
  */
 
 /** Decides which blocks are loaded from which peer, and keeps the generations of this instance's blocks. */
@@ -82,7 +82,7 @@ final class NixlScheduler implements SchedulerConnector {
 
     /** Live requests. */
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
-    /** By block: its generation, and the serial of the request that wrote it with the block's index in the request. */
+    /** For each block, its generation, and the serial of the request that wrote it with the block's index in the request. */
     private long[] generations = {};
 
     private long[] writers = {};
@@ -490,7 +490,7 @@ final class NixlScheduler implements SchedulerConnector {
         lastHeartbeat = all ? now : lastHeartbeat;
         // Where nothing is computed for a lease, those with the blocks here may wait for the leases of those without.
         long lease = settings.lease().toNanos();
-        // The first is sent at once: it tells the owner which agents want the blocks.
+        // The first is sent at once: it names the agents that want the blocks.
         List<Tracked> wanting = requests.values().stream()
                 .filter(each -> (all || !each.announced) && each.source.isPresent())
                 .filter(each -> each.loading
@@ -653,7 +653,7 @@ final class NixlScheduler implements SchedulerConnector {
 
         private Optional<Refusal> refused = Optional.empty();
 
-        /** Of the source's lease, by the owner's clock. */
+        /** The expiry of the source's lease, by the owner's clock. */
         private OptionalDouble expiry = OptionalDouble.empty();
 
         /** Fewer tokens are not worth a load. */
@@ -666,7 +666,7 @@ final class NixlScheduler implements SchedulerConnector {
 
         private boolean loading;
         private boolean hasLoaded;
-        /** It has loaded, and was not scheduled since. */
+        /** Whether the request has loaded and was not scheduled since. */
         private boolean received;
         /** When it came, or had loaded. */
         private long since;
@@ -679,7 +679,7 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean nextTurn;
         /** Windows have left blocks behind that the prompt's end needs. */
         private boolean hasLeft;
-        /** It has new blocks, and was not scheduled since. */
+        /** Whether the request has new blocks and was not scheduled since. */
         private boolean allocated;
         /** The blocks up to here have their checksums. */
         private int checksummedBlocks;

@@ -20,7 +20,7 @@ import java.util.Set;
 import tools.jackson.databind.JsonNode;
 
 /**
- * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} says what they mean.
+ * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's; {@link #SETTINGS} describes them.
  *
  * @param oneSided those of one-sided transfers
  * @param agent the whole {@code kv_connector_extra_config}, for the choice of the transfer agent ({@link TransferAgents})
@@ -117,7 +117,7 @@ public record NixlSettings(
                             VLLM_TP_SIZE,
                             "none",
                             "Tensor parallel size of vLLM instances with more ranks than key/value heads (one with latents)."),
-                    Setting.absent(VLLM, "none", "What vLLM instances were started with, see below.")),
+                    Setting.absent(VLLM, "none", "The options of vLLM instances, see below.")),
             Setting.within(VLLM, VllmCompatibility.SETTINGS),
             TransferAgents.SETTINGS);
 
@@ -129,7 +129,7 @@ public record NixlSettings(
     public static NixlSettings of(JsonFields given, Map<String, String> environment) {
         JsonFields extra = given.withDefaults(SETTINGS);
         JsonFields variables = JsonFields.ofVariables(environment);
-        // A block always has all layers in one range, which is what the setting asks for.
+        // A block always has all layers in one range, as the setting asks.
         extra.bool(CROSS_LAYERS);
         Duration lease = seconds(extra, LEASE).orElseThrow();
         Duration decoderTtl = seconds(extra, DECODER_TTL).orElseThrow();
@@ -218,7 +218,7 @@ public record NixlSettings(
         return true;
     }
 
-    /** Of vLLM instances that hand over to this one and from it; none if that is not set. */
+    /** The versions of vLLM instances that hand over to this one and from it; none if not set. */
     List<String> vllmVersions() {
         return vllm.map(VllmCompatibility::versions).orElse(List.of());
     }

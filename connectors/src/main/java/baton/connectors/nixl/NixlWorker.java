@@ -81,7 +81,7 @@ final class NixlWorker implements WorkerConnector {
     private final Rank rank;
     private final TransferMode mode;
     private final TransferStats stats;
-    /** Of notifications, which a peer may send as often as it likes. */
+    /** Limits the log lines about notifications, as a peer may send many. */
     private final Bursts complaints;
     /** Bytes of peers' memory that were mapped when that was last reported. */
     private long reportedMapped;
@@ -344,8 +344,8 @@ final class NixlWorker implements WorkerConnector {
         switch (notification) {
             case Heartbeat(List<String> ids) -> own.leases().extend(ids, from, now);
             case Completion completion -> {
-                // A vLLM peer's end of a push has the same form, and may name the request by what both legs' ids have
-                // in common.
+                // A vLLM peer's end of a push has the same form, and may name the request by the common part of both
+                // legs' ids.
                 if (!own.leases().complete(completion, from)
                         && !own.loads().onCompletion(completion, from)
                         && !own.leases().completePush(completion, from)) {

@@ -19,8 +19,8 @@ import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
 
 /**
- * {@code vllm_compat}: what vLLM instances that hand over to this one and from it were started with, for the hash that their handshake
- * compares ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32 and 0.33).
+ * {@code vllm_compat}: the options of vLLM instances that hand over to this one and from it, for the hash that their handshake compares
+ * ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32 and 0.33).
  *
  * @param versions the field's {@code vllm.__version__}, with the suffix of a build if it has one; of instances of several versions all
  * @param model {@code model}: the value of {@code --model}, to the letter
@@ -29,7 +29,7 @@ import tools.jackson.databind.JsonNode;
  * @param dtype of {@code --dtype}, by torch's name; empty: the KV cache's type
  * @param hybridManager {@code is_hma_enabled}
  * @param kvHeads {@code num_kv_heads}; empty: the KV cache's. Of a model with latents it is that of config.json
- * @param port {@code side_channel_port} of vLLM instances of several versions, where one that asks is asked for its hash
+ * @param port {@code side_channel_port} of vLLM instances of several versions, at which an asking instance is asked for its hash
  */
 public record VllmCompatibility(
         List<String> versions,
@@ -115,7 +115,7 @@ public record VllmCompatibility(
     private static String need(JsonFields fields, String name) {
         return fields.string(name)
                 .filter(value -> !value.isBlank())
-                .orElseThrow(() -> new ConfigException(fields.field(name), "is missing, must be as vLLM has it"));
+                .orElseThrow(() -> new ConfigException(fields.field(name), "is missing, must be vLLM's value"));
     }
 
     /**
@@ -162,7 +162,7 @@ public record VllmCompatibility(
         return HexFormat.of().formatHex(Sha256.of(json));
     }
 
-    /** As Python's json module writes a text, everything but ASCII escaped. */
+    /** Quotes a text as Python's json module does, everything but ASCII escaped. */
     private static String quoted(String text) {
         StringBuilder json = new StringBuilder("\"");
         for (int i = 0; i < text.length(); i++) {

@@ -28,14 +28,14 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The compatibility hashes of vLLM instances, as their own side channels tell them: what this instance answers to a handshake, so that such
- * an instance finds its own hash. A question does not say which instance asks, so the hash must be the same for all of them, or for all at
- * the asking host. Asked are the configured peers and, where instances of several versions are expected, the asking host itself. Any thread.
+ * The compatibility hashes of vLLM instances, read from their side channels. This instance answers a handshake with them, so that such an
+ * instance finds its own hash. A question does not say which instance asks, so the hash must be the same for all of them, or for all at the
+ * asking host. Asked are the configured peers and, where instances of several versions are expected, the asking host itself. Any thread.
  */
 final class VllmMirror {
     private static final Logger log = LoggerFactory.getLogger(VllmMirror.class);
     private static final Duration TIMEOUT = Duration.ofSeconds(2);
-    /** For an answer that another thread waits for: two instances may ask each other. */
+    /** The limit for an answer that another thread waits for: two instances may ask each other. */
     private static final Duration SHORT = Duration.ofMillis(500);
     /** An instance may start again with other settings. */
     private static final Duration FRESH = Duration.ofSeconds(10);
@@ -52,7 +52,7 @@ final class VllmMirror {
     private final Map<PeerAddress, String> known = new ConcurrentHashMap<>();
 
     /**
-     * What is done about instances that are not listed.
+     * The handling of instances that are not listed.
      *
      * @param hashes of the versions that are expected; empty: any
      * @param port where asking hosts have their side channel; empty: they are not asked
@@ -72,7 +72,7 @@ final class VllmMirror {
      * @param peers side channels of instances that may be vLLM's
      * @param handshake reads their answers, and refuses those of instances with another block layout
      * @param layerNames of this instance
-     * @param background runs what waits for peers
+     * @param background runs tasks that wait for peers
      */
     VllmMirror(
             List<PeerAddress> peers,

@@ -15,8 +15,8 @@ import java.util.Optional;
 import java.util.OptionalInt;
 
 /**
- * Reads how a vLLM rank's blocks lie from its handshake. vLLM tells the number of layers, the bytes of a block and its tokens, and not
- * the heads, the head size or the type of elements: those are this instance's, as the compatibility hash promises.
+ * Reads how a vLLM rank's blocks lie from its handshake. vLLM sends the number of layers, the bytes of a block and its tokens, but not the
+ * heads, the head size or the type of elements: these equal this instance's, as the compatibility hash promises.
  *
  * @param layout of this instance's rank; its layers are those that the vLLM rank must have
  * @param modelKvHeads key/value heads of the whole model
@@ -97,7 +97,7 @@ record VllmRank(
     }
 
     /**
-     * The device that holds a rank's blocks. Transfer agents learn it from the agent's metadata.
+     * The device that holds a rank's blocks. Transfer agents read it from the agent's metadata.
      *
      * @throws InvalidFieldException if the regions are in memory of several kinds, or of an unknown one
      */

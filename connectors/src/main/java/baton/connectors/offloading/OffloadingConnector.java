@@ -39,7 +39,7 @@ public final class OffloadingConnector extends BuiltInConnector {
         this(StoreOpener.SYSTEM);
     }
 
-    /** With other stores, as in a simulation. */
+    /** Makes a connector with other stores, as in a simulation. */
     public OffloadingConnector(StoreOpener opener) {
         super(Set.of("OffloadingConnector"), OffloadingSettings.SETTINGS, CacheSource.EXTERNAL_UNSPECIFIED);
         this.opener = opener;
@@ -92,8 +92,8 @@ public final class OffloadingConnector extends BuiltInConnector {
     }
 
     /**
-     * vLLM's {@code vllm:kv_offload_config_info}: 1, with what is configured as labels, for each tier if there are several. The tokens are those of
-     * prompts without sliding windows.
+     * vLLM's {@code vllm:kv_offload_config_info}: 1, with the configuration as labels, for each tier if there are several. The tokens are
+     * those of prompts without sliding windows.
      */
     private static List<Measurement> configInfo(ConnectorContext context, TieredStore store) {
         StoreFormat format = store.format();

@@ -60,7 +60,7 @@ record OffloadingSettings(
                     Setting.absent(BLOCKS_PER_CHUNK, "1", "Blocks that are stored and loaded as one value."),
                     Setting.absent(BLOCK_SIZE, "one block", "The same in tokens; only one of the two."),
                     Setting.of(
-                            EVICTION, "lru", "`lru`, or `arc`, which keeps what is used often when much is used once."),
+                            EVICTION, "lru", "`lru`, or `arc`, which keeps values used often when many are used once."),
                     Setting.of(THRESHOLD, 0, "2 and more: only chunks that have been computed so often are stored."),
                     Setting.of(TRACKED, 64_000, "Keys that are remembered for that."),
                     Setting.of(

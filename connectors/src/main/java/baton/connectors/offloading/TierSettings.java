@@ -25,7 +25,7 @@ import java.util.function.Function;
  *
  * @param opener of its store
  * @param remote {@code locality}: whether it is behind a network
- * @param events {@code enable_kv_events}: whether it tells what it stores
+ * @param events {@code enable_kv_events}: whether it publishes events of stored values
  * @param backpressure empty if {@code backpressure_cls} is {@code null} there
  */
 record TierSettings(Opener opener, boolean remote, boolean events, Optional<Backpressure.Settings> backpressure) {
@@ -56,7 +56,7 @@ record TierSettings(Opener opener, boolean remote, boolean events, Optional<Back
                     LOCALITY,
                     "of `fs` `LOCAL`, else `REMOTE`",
                     "Whether it is behind a network, for the defaults of `" + BACKPRESSURE + "`."),
-            Setting.of(EVENTS, false, "Whether KV events tell what it stores."),
+            Setting.of(EVENTS, false, "Whether KV events report the stored values."),
             Setting.absent(BACKPRESSURE, "that of all tiers", "Of this tier, field by field."));
 
     /**
@@ -71,7 +71,7 @@ record TierSettings(Opener opener, boolean remote, boolean events, Optional<Back
         BlockStore open(StoreFormat format, Ticker ticker);
     }
 
-    /** Of all types, for a list of tiers at {@code path}. */
+    /** The settings of all types, for a list of tiers at {@code path}. */
     static List<Setting> settings(String path) {
         List<Setting> all = new ArrayList<>(Setting.within(path + "[]", COMMON));
         TYPES.forEach(type -> all.addAll(Setting.within(path + "[" + type.name + "]", type.settings)));

@@ -29,9 +29,9 @@ final class ArrivalChecksums {
     private final KvCache cache;
     private final Executor background;
     private final Runnable wake;
-    /** By piece and head. */
+    /** The digests by piece and head. */
     private final List<KvDigest.Running> digests;
-    /** By piece and head: how many layers were digested, or {@link #WRITTEN_AGAIN}. */
+    /** For each piece and head, the number of digested layers, or {@link #WRITTEN_AGAIN}. */
     private final int[] layers;
 
     private int parts;

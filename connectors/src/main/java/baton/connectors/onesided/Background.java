@@ -8,7 +8,7 @@ import java.util.concurrent.Executor;
  * Work beside a rank's thread.
  *
  * @param executor does not run a task in the thread that submits it
- * @param wake has the engine look soon at what has been done; called after each task, by any thread
+ * @param wake makes the engine poll the results soon; called after each task, by any thread
  */
 public record Background(Executor executor, Runnable wake) {
     /** Runs a task. Whatever it throws is the future's exception. */

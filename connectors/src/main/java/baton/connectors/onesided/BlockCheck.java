@@ -78,7 +78,8 @@ final class BlockCheck implements LoadCheck {
         }
         if (failure().isEmpty()) {
             wrong = compare();
-            // Digests that were made on the way may be of what was there before: what counts is what is there now.
+            // Digests computed on arrival may be of bytes that were overwritten later; the blocks' present content
+            // decides.
             if (!wrong.isEmpty() && digests.digestAgain()) {
                 return false;
             }

@@ -17,7 +17,7 @@ import java.util.Optional;
 /**
  * The table of checksums beside a rank's pool. An entry has the generation of a block and, once the block is complete, its checksums:
  * for each key/value head and each {@link #unit} of slots one digest of the bytes in all layers, so that a reader with other heads or
- * another block size can check what it has read. The owner chooses the kind of the digests, and a reader computes the same.
+ * another block size can check the bytes read. The owner chooses the kind of the digests, and a reader computes the same.
  *
  * <p>An entry is {@code [generation: long | sealed generation: long | checksums: int[head][unit]]}, little-endian, and a multiple of
  * 8 bytes; checksums of {@link KvDigest#SUM61} are {@code long}. A block is sealed, that is its checksums are valid, if both generations
@@ -117,7 +117,7 @@ public final class BlockChecksums {
     public final class Batch {
         private final int[] blocks;
         private final List<Unit> units = new ArrayList<>();
-        /** By unit: over the layers so far. */
+        /** For each unit, the digest over the layers so far. */
         private final List<KvDigest.Running> digests = new ArrayList<>();
 
         private int layers;
@@ -169,7 +169,7 @@ public final class BlockChecksums {
         }
     }
 
-    /** Generation of the block's content, or of what is being written to it. */
+    /** The generation of the block's content, or of the content being written. */
     long generation(int block) {
         return table.get(LONG, entry(block));
     }

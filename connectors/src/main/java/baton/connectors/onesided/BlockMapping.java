@@ -41,7 +41,7 @@ public final class BlockMapping {
     private final List<PoolGeometry> owners;
     private final List<Heads> heads = new ArrayList<>();
     private final List<Piece> pieces = new ArrayList<>();
-    /** By group of layers the index behind its last piece. */
+    /** For each group of layers, the index behind its last piece. */
     private final List<Integer> ends = new ArrayList<>();
 
     /** @param owners the owner's ranks, in their order; all with the same block size, which {@link #misfit} accepts */
@@ -146,7 +146,7 @@ public final class BlockMapping {
         return pieces;
     }
 
-    /** By group of layers the index behind its last piece. */
+    /** For each group of layers, the index behind its last piece. */
     List<Integer> ends() {
         return ends;
     }
@@ -242,7 +242,7 @@ public final class BlockMapping {
         return ranges;
     }
 
-    /** Of how many pieces a page is that can be moved as it is; more than there are if pages cannot be. */
+    /** The number of pieces in a page that can be moved unchanged; more than there are if pages cannot be. */
     private int piecesOfPage(Heads from) {
         PoolGeometry owner = owners.get(from.source());
         boolean alike = isRearranged(from)

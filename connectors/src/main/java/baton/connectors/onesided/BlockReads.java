@@ -29,7 +29,7 @@ final class BlockReads implements Arrival {
     private final TransferAgent agent;
     private final PieceDigests digests;
     private final List<Part> parts;
-    /** The parts of what one rank has are started together and count as one transfer. */
+    /** The parts that one rank has are started together and count as one transfer. */
     private final Map<Heads, TransferGroup> reads = new LinkedHashMap<>();
 
     private Optional<String> failure = Optional.empty();
@@ -156,7 +156,7 @@ final class BlockReads implements Arrival {
         return failure;
     }
 
-    /** Of the blocks that are here. */
+    /** The digests of the blocks that are here. */
     PieceDigests digests() {
         return digests;
     }

@@ -26,7 +26,7 @@ public record LayerRegions(long[] addresses, long[] strides, OptionalInt device)
         return ofPool(pool.address(), layout, device);
     }
 
-    /** Of a Baton pool: its blocks are contiguous. */
+    /** The regions of a Baton pool: its blocks are contiguous. */
     public static LayerRegions ofPool(long pool, KvLayout layout, OptionalInt device) {
         long[] addresses = new long[layout.layers()];
         Arrays.setAll(addresses, layer -> pool + layout.layerOffset(layer));

@@ -15,8 +15,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Leases of finished requests' blocks. Blocks are kept until all ranks that read them have completed, until the lease expires, or until
- * the connections of all readers that sent a heartbeat, or have them pushed, have ended: a reader whose connection has ended can no longer
- * read. They are kept for nobody if the answer that names them reached nobody and no such reader is known. The rank's thread owns it.
+ * the connections of all readers that sent a heartbeat, or have them pushed, have ended: without its connection a reader can no longer
+ * read. They are not kept if the answer that names them was lost and no reader is known. The rank's thread owns the table.
  */
 public final class LeaseTable {
     private static final Logger log = LoggerFactory.getLogger(LeaseTable.class);
@@ -28,8 +28,8 @@ public final class LeaseTable {
     private final PushSender pushes;
     private final RequestIdMap<Lease> leases = new RequestIdMap<>();
     /**
-     * Completions of pushes whose request still runs, or is yet to come: the reader needs nothing, or has all that it needs. By the id
-     * that the reader knows.
+     * Completions of pushes that came before the lease, while the request runs or is yet to come: the reader needs no blocks, or has them
+     * all. By the id that the reader knows.
      */
     private final Map<String, Lease> completionsBeforeLease = new HashMap<>();
 
@@ -42,7 +42,7 @@ public final class LeaseTable {
         private int readers = Integer.MAX_VALUE;
         /** Agents that have sent a heartbeat, or had registered a push when the request ended. */
         private final Set<String> wantedBy = new HashSet<>();
-        /** The answer that names the blocks reached nobody, and nobody wants them. */
+        /** The answer that names the blocks was lost, and no reader wants them. */
         private boolean unknown;
 
         private Lease(String requestId, long expires) {
@@ -72,7 +72,10 @@ public final class LeaseTable {
         leases.put(requestId, lease);
     }
 
-    /** The request ended without blocks, or its answer reached nobody. A push of them fails, unless it has begun and its reader will complete. */
+    /**
+     * Gives up the blocks of a request that ended without any, or lost its answer. A push of them fails, unless it has begun and its reader
+     * will complete.
+     */
     public void abandon(String requestId, long now) {
         Lease lease = leases.get(requestId);
         if (lease == null) {
@@ -104,7 +107,7 @@ public final class LeaseTable {
         return true;
     }
 
-    /** As {@link #complete}, of a push: the request may be known only by what both legs' ids have in common. */
+    /** As {@link #complete}, of a push: the request may be known only by the common part of both legs' ids. */
     public boolean completePush(Completion completion, String from) {
         Optional<Lease> lease = leases.find(completion.requestId());
         lease.ifPresent(found -> complete(found, from, completion.notifications()));
@@ -157,7 +160,7 @@ public final class LeaseTable {
         context.stats().notificationAfterExpiry();
     }
 
-    /** Ends leases: the requests whose blocks are free. */
+    /** Ends leases. Returns the requests with free blocks. */
     public Set<String> release(long now) {
         for (Iterator<Lease> all = completionsBeforeLease.values().iterator(); all.hasNext(); ) {
             Lease early = all.next();
@@ -180,7 +183,7 @@ public final class LeaseTable {
                         String.join(", ", lease.wantedBy));
                 context.stats().count("baton:kv_orphaned_leases");
             } else if (lease.unknown) {
-                log.debug("request {}: its answer reached nobody", lease.requestId);
+                log.debug("request {}: its answer was lost", lease.requestId);
             } else if (now - lease.expires >= 0) {
                 log.warn(
                         "Releasing expired KV blocks for request {} which were retrieved by {} remote worker(s) before lease expired.",

@@ -97,7 +97,7 @@ public abstract class Load {
         return over;
     }
 
-    /** Blocks that do not have what was promised. */
+    /** Blocks without the promised content. */
     final Set<Integer> invalid() {
         return invalid;
     }
@@ -112,7 +112,7 @@ public abstract class Load {
         return since;
     }
 
-    /** What is left of its time. */
+    /** The time left for the load. */
     protected final Duration remaining(long now) {
         return Duration.ofNanos(Math.max(1, deadline - now));
     }

@@ -4,7 +4,7 @@ import java.time.Duration;
 import java.util.Map;
 import java.util.Optional;
 
-/** The comparison of a load's blocks, which are here, with what their owner says of them. */
+/** The comparison of a load's blocks, which are here, with their owner's description. */
 public interface LoadCheck {
     /**
      * Goes on as far as possible.
@@ -16,7 +16,7 @@ public interface LoadCheck {
     /** Why the blocks could not be compared, once it is over. */
     Optional<String> failure();
 
-    /** The blocks that do not have what was promised, once it is over. */
+    /** The blocks without the promised content, once the check is over. */
     default Map<Integer, Rejection> wrong() {
         return Map.of();
     }

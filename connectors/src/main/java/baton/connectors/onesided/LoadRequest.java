@@ -23,6 +23,6 @@ public record LoadRequest(
         OptionalDouble expiry,
         Optional<String> prompt,
         Optional<Refusal> refused) {
-    /** @param words what is wrong, after the names of the request and of the blocks */
+    /** @param words the error, after the names of the request and of the blocks */
     public record Refusal(Rejection cause, String words) {}
 }

@@ -26,9 +26,9 @@ public class LoadTable<L extends Load> {
     /**
      * Results of loads since the last report.
      *
-     * @param received requests whose loads are over
-     * @param invalid their blocks that do not have what was promised
-     * @param unverified those of {@code received} whose blocks came without digests
+     * @param received requests with finished loads
+     * @param invalid their blocks without the promised content
+     * @param unverified those of {@code received} with blocks that came without digests
      */
     public record Finished(Set<String> received, Set<Integer> invalid, Set<String> unverified) {
         public static final Finished NONE = new Finished(Set.of(), Set.of(), Set.of());

@@ -11,11 +11,11 @@ import java.util.Set;
  * @param host at which peers reach this instance's side channel
  * @param access which peers may be connected to
  * @param handshakeTimeout of one handshake
- * @param enforceCompatibility refuse peers whose compatibility hash differs
+ * @param enforceCompatibility refuse peers with another compatibility hash
  * @param mirrored peers that, if they have no incarnation, are compatible whatever their hash
  * @param requireVerified refuse blocks that have no checksums
- * @param engineTtl a peer that was unused for so long is disconnected; zero never
- * @param leaseExtension for how long, from its arrival, a heartbeat extends a lease
+ * @param engineTtl after which an unused peer is disconnected; zero: never
+ * @param leaseExtension time from a heartbeat's arrival by which it extends a lease
  * @param heartbeatInterval between a reader's heartbeats, and between registrations of one push
  * @param transferTimeout from the start of a load to its end
  * @param pushRegistrationTimeout from the registration of a push to its end

@@ -51,7 +51,7 @@ public final class Outbox {
         }
     }
 
-    /** Sends what can be sent; drops what is about blocks that the peer does not own, or never promised. */
+    /** Sends the notifications that can be sent; drops those about blocks that the peer does not own, or never promised. */
     public void send(long now) {
         Map<PeerEngine, List<String>> heartbeats = new LinkedHashMap<>();
         for (Iterator<Waiting> all = waiting.iterator(); all.hasNext(); ) {

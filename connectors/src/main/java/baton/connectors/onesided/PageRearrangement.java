@@ -9,7 +9,7 @@ import java.util.Arrays;
 final class PageRearrangement {
     private final KvLayout layout;
     private final boolean byHead;
-    /** By unit of the area: which one of the other order belongs there. */
+    /** For each unit of the area, its source in the other order. */
     private final int[] sources;
 
     /** Units of types of one byte, else half words. */
@@ -58,7 +58,7 @@ final class PageRearrangement {
         }
     }
 
-    /** By element: which one of the other order belongs there. */
+    /** For each element, its source in the other order. */
     private static int[] sources(KvLayout layout, BlockInterior from) {
         int size = layout.blockSize();
         int dims = layout.headDim();

@@ -13,7 +13,7 @@ import java.util.stream.Stream;
 
 /** The peer instances that one rank knows, by the address of their side channel. The rank's thread owns it. */
 public final class PeerDirectory {
-    /** For how many times the timeout of a handshake it is remembered that one failed. */
+    /** A failed handshake is remembered for so many times its timeout. */
     private static final int REMEMBERED_TIMEOUTS = 2;
 
     private final RankContext context;
@@ -32,7 +32,7 @@ public final class PeerDirectory {
         }
     }
 
-    /** Takes in what has become of handshakes. */
+    /** Takes in the results of handshakes. */
     public void poll(long now) {
         engines.values().forEach(engine -> engine.poll(now));
     }
@@ -95,7 +95,7 @@ public final class PeerDirectory {
         return connecting;
     }
 
-    /** Closes connections to instances that were not used for long, or that failed. Of a failure those learn that wait in the queue. */
+    /** Closes connections to instances that were not used for long, or that failed. A failure is reported to the queued loads. */
     public void closeUnused(long now) {
         long ttl = context.settings().engineTtl().toNanos();
         long remembered = context.settings()

@@ -234,7 +234,7 @@ public final class PeerEngine {
         }
     }
 
-    /** Takes in what has become of the handshake. */
+    /** Takes in the result of the handshake. */
     void poll(long now) {
         if (isPending()) {
             if (handshake.isDone()) {

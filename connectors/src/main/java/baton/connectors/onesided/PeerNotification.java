@@ -8,9 +8,8 @@ import java.util.regex.Pattern;
  * A notification between the transfer agents of two ranks. vLLM peers know {@link Heartbeat}, {@link Completion} and
  * {@link PushRegistration}; the others are only sent to Baton instances.
  *
- * <p>An attempt ({@link PushRegistration#attempt}) is one registration of a request. In notifications about a push a request may be
- * known only by what both legs' ids have in common ({@link RequestIdMap#commonId}), and may be yet to come; a request whose blocks are
- * read is known by its exact id.
+ * <p>An attempt ({@link PushRegistration#attempt}) is one registration of a request. In notifications about a push a request may be known
+ * only by the common part of both legs' ids ({@link RequestIdMap#commonId}), and may be yet to come; in a pull it is known by its exact id.
  */
 public sealed interface PeerNotification {
     /**
@@ -90,7 +89,7 @@ public sealed interface PeerNotification {
      */
     record PushDone(String attempt, String prompt, int[] blocks, long[] generations) implements PeerNotification {}
 
-    /** A push has failed; nothing is being written any more. Also what a {@link PushDone} that lists no blocks amounts to. */
+    /** A push has failed; nothing is being written any more. A {@link PushDone} without blocks means the same. */
     record PushFailed(String attempt) implements PeerNotification {}
 
     /** The decode rank does not want the blocks any more. */

@@ -22,7 +22,7 @@ final class PieceDigests {
     private final KvCache cache;
     private final KvDigest kind;
     private final long[] digests;
-    /** By piece; set by the thread that has digested it, before its transfer or its task is over. */
+    /** Whether each piece is digested; set by the digesting thread before its transfer or its task is over. */
     private final boolean[] isDigested;
 
     private final TaskGroup tasks;
@@ -40,7 +40,7 @@ final class PieceDigests {
         this.isDigested = new boolean[map.pieces().size()];
     }
 
-    /** Takes over what was computed while the blocks were written by peers. */
+    /** Takes over the digests computed while peers wrote the blocks. */
     void take(ArrivalChecksums arrived) {
         early = true;
         int heads = cache.layout().kvHeads();
@@ -59,7 +59,7 @@ final class PieceDigests {
         return kind == KvDigest.CRC32C && !BlockChecksums.isOfDevice(cache);
     }
 
-    /** For an agent that moves the pieces {@code [from, to)} as whole blocks, each in one range. */
+    /** The digests of the pieces {@code [from, to)}, for an agent that moves them as whole blocks, each in one range. */
     RunDigests ofWholes(int from, int to) {
         KvLayout layout = cache.layout();
         int each = layout.blockSize() / map.slots();
@@ -82,7 +82,7 @@ final class PieceDigests {
                 });
     }
 
-    /** True if an agent has digested what it moved. */
+    /** True if an agent has computed the digests of its transfers. */
     boolean wereByAgent() {
         return byAgent;
     }

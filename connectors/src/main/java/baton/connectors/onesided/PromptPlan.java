@@ -8,10 +8,10 @@ import java.util.Set;
 /**
  * The workers' tasks in a step, by a {@link PromptScheduler}.
  *
- * @param cancelled requests of which the loads are not wanted any more
+ * @param cancelled requests with cancelled loads
  * @param ready finished prompts
  * @param abandoned keys of prefill requests that ended without their blocks
- * @param unknown prefill requests whose answer was lost
+ * @param unknown prefill requests with a lost answer
  */
 public record PromptPlan(
         List<Wish> wishes, Set<String> cancelled, List<Ready> ready, Set<String> abandoned, Set<String> unknown)
@@ -41,7 +41,7 @@ public record PromptPlan(
     /**
      * Has the last blocks of a prompt written.
      *
-     * @param blocks may be none: then the prefill instance learns that the prompt is not needed
+     * @param blocks may be none: then the prefill instance is notified that the prompt is not needed
      * @param prefix tokens in front of them
      * @param prompt digest of the prompt
      * @param waitsSince a registry that has failed to answer since then is not asked again for it

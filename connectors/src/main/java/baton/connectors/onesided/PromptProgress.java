@@ -3,7 +3,7 @@ package baton.connectors.onesided;
 import java.util.List;
 
 /**
- * How far a step computes a prompt whose blocks may be pushed.
+ * The progress of a step in computing a prompt, for a push of its blocks.
  *
  * @param blocks of the prompt; of several groups of layers one group after the other; behind the first {@code after} tokens placeholders
  * @param ofGroups how many of them are of each group: those that the token behind the prompt, and the prompt's last, attend to

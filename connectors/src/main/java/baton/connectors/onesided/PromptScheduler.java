@@ -37,7 +37,7 @@ public abstract class PromptScheduler implements SchedulerConnector {
     protected final ConnectorContext context;
     private final int blockSize;
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
-    /** By {@link Source#instance}. */
+    /** Peers by {@link Source#instance}. */
     private final ReachedPeers<String> reached = new ReachedPeers<>();
 
     private final SuspectPeers suspects = new SuspectPeers();

@@ -19,7 +19,7 @@ import org.slf4j.LoggerFactory;
 final class PullLoad extends Load {
     private static final Logger log = LoggerFactory.getLogger(PullLoad.class);
 
-    /** As vLLM: a load does not begin if its blocks expire within this, by the owner's clock. */
+    /** A load does not begin if its blocks expire within this time, by the owner's clock; as in vLLM. */
     private static final Duration EXPIRY_MARGIN = Duration.ofSeconds(5);
 
     private final PullLoads table;
@@ -216,7 +216,7 @@ final class PullLoad extends Load {
     protected void onWrong(Map<Integer, Rejection> wrong) {
         wrong.values().stream().distinct().forEach(cause -> context.stats().add(cause.measurement(1)));
         log.warn(
-                "request {}: {} of {} blocks of request {} of engine {} are not what was promised ({}) and are not used",
+                "request {}: {} of {} blocks of request {} of engine {} failed verification ({}) and are not used",
                 load.requestId(),
                 wrong.size(),
                 load.plan().blocks().length,

@@ -9,7 +9,10 @@ import java.util.function.Predicate;
 
 /** The loads of one rank from peers of which it knows the pools. */
 public final class PullLoads extends LoadTable<PullLoad> {
-    /** In how many parts a load comes, to be digested meanwhile, unless {@link #MANY_LOADS} are under way: agents bound transfers. */
+    /**
+     * The number of parts of a load, so that arrived parts are digested meanwhile, unless {@link #MANY_LOADS} are under way: agents bound
+     * transfers.
+     */
     private static final int PARTS = 8;
 
     private static final int MANY_LOADS = 32;
@@ -76,7 +79,7 @@ public final class PullLoads extends LoadTable<PullLoad> {
         return new Instance(self.engineId(), context.settings().host(), sideChannelPort, self.tensorParallelSize());
     }
 
-    /** In how many parts the next load may come. */
+    /** The number of parts of the next load. */
     int parts() {
         return agentDigests || loads().size() > MANY_LOADS ? 1 : PARTS;
     }

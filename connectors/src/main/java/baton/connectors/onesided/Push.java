@@ -30,7 +30,9 @@ public abstract class Push {
     /** Why the push fails after its deadline. Empty if it is to end otherwise. */
     protected abstract Optional<String> late();
 
-    /** Writes what is complete, if the prompt is here and the reader is connected. True if nothing is left to be written. May fail the push. */
+    /**
+     * Writes the complete blocks, if the prompt is here and the reader is connected. True if nothing is left to write. May fail the push.
+     */
     protected abstract boolean write(long now);
 
     /** Asks for the end of the writes that are under way. */

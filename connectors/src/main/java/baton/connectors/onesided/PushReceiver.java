@@ -22,7 +22,7 @@ import java.util.OptionalLong;
 import java.util.regex.Pattern;
 
 /**
- * A load whose blocks the owner pushes. Gives the owner a permit to write to the blocks, registers them with each of its ranks, and
+ * A load by a push of the owner. Gives the owner a permit to write to the blocks, registers them with each of its ranks, and
  * waits until all ranks have notified the end of the push. However it ends, the permit is closed then: that aborts the owner's in-flight
  * writes and rejects later ones. Where the agent has no permits, a push that is given up is over only when the owner says that it has
  * stopped writing, is gone, or must have stopped by its own time limits.
@@ -252,10 +252,10 @@ final class PushReceiver implements Arrival {
                         .orElseGet(() -> SourceBlocks.of(load.source(), owner));
     }
 
-    /** Checksums of what has arrived, once the push is over. */
+    /** The checksums of the arrived blocks, once the push is over. */
     ArrivalChecksums checksums() {
         if (permit.filter(given -> given.writes() != checksums.parts()).isPresent()) {
-            // A write without its notification, because it failed, may have changed what was digested.
+            // A failed write, which has no notification, may have changed digested bytes.
             checksums.forget();
         }
         return checksums;

@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
 
 /*
  * A source is a request of this instance with a prompt to compute, or computed. A target is one rank of a decode instance that has
- * registered a push. Either may come first; they match by the request's id, or by what both legs' ids have in common. It is not known
+ * registered a push. Either may come first; they match by the request's id, or by the common part of both legs' ids. It is not known
  * ahead whether a source will be pushed: until a target comes, each layer costs a look at the notifications.
  *
  * Complete bytes are written at once: while a step computes, each layer of the blocks that the step fills, when the layer is done; bytes
@@ -40,13 +40,13 @@ public final class PushSender {
     private final RankContext context;
     private final PeerDirectory peers;
     private final BlockChecksums checksums;
-    /** Of registrations, which a peer may send as often as it likes. */
+    /** Limits the log lines about registrations, as a peer may send many. */
     private final Bursts complaints;
 
     private final RequestIdMap<PromptSource> sources = new RequestIdMap<>();
     private final List<PushTarget> targets = new ArrayList<>();
     private final List<Written> written = new ArrayList<>();
-    /** Requests whose blocks were given up: a push of them that is registered now has failed. */
+    /** Requests with abandoned blocks: a push of them that is registered now fails. */
     private final RequestIdMap<AbandonedPrompt> abandoned = new RequestIdMap<>();
 
     /** @param answered agents that registered a push of its blocks and got its failure, with their attempt */
@@ -102,7 +102,7 @@ public final class PushSender {
         return !targets.isEmpty();
     }
 
-    /** Whether this step computes what may be pushed. */
+    /** Whether this step computes blocks that may be pushed. */
     public boolean isFed() {
         return sources.values().stream().anyMatch(source -> source.afterStep > source.complete);
     }
@@ -176,7 +176,7 @@ public final class PushSender {
         }
     }
 
-    /** The layers up to this one of what this step computes are in place. */
+    /** The step's results are in place up to this layer. */
     public void layerIsDone(int layer) {
         for (PushTarget target : targets) {
             target.source()
@@ -240,7 +240,7 @@ public final class PushSender {
                 .collect(Collectors.toSet());
     }
 
-    /** @param id of a request, or what its two legs' ids have in common */
+    /** @param id of a request, or the common part of its two legs' ids */
     boolean isRunning(String id) {
         return sources.find(id).isPresent();
     }

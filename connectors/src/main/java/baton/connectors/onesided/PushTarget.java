@@ -57,14 +57,14 @@ final class PushTarget extends Push {
     private Optional<RemoteRank> remote = Optional.empty();
     private Optional<BlockMapping> map = Optional.empty();
     private Optional<Heads> heads = Optional.empty();
-    /** By group of layers and layer of a block: the index of the first piece that was not begun to be written. */
+    /** For each group of layers and layer of a block, the index of the first piece not yet being written. */
     private int[][] begun = {};
 
     private final List<Write> writes = new ArrayList<>();
     /** Id of the source, once it has come. */
     private Optional<String> sourceId = Optional.empty();
 
-    /** It does not wait for a notification of the end. */
+    /** Whether the reader does not wait for a notification of the end. */
     private boolean leftAlone;
 
     private boolean reconnected;
@@ -107,7 +107,7 @@ final class PushTarget extends Push {
         return source;
     }
 
-    /** The request's id, or what both legs' ids have in common: a vLLM instance registers its own. */
+    /** The request's id, or the common part of both legs' ids: a vLLM instance registers its own id. */
     private String registeredId() {
         return engine.filter(known -> !known.isBaton()).isPresent()
                 ? RequestIdMap.commonId(registration.requestId())
@@ -139,7 +139,7 @@ final class PushTarget extends Push {
         map = Optional.empty();
     }
 
-    /** It is over. */
+    /** Ends the push to this target. */
     void release(long now) {
         engine.ifPresent(known -> known.release(now));
         engine = Optional.empty();
@@ -397,7 +397,7 @@ final class PushTarget extends Push {
         }
     }
 
-    /** Of blocks with all layers, which are the prompt's last ones. Empty if there are too many. */
+    /** The plan for blocks with all layers, the prompt's last ones. Empty if there are too many. */
     private static Optional<TransferPlan> plan(PromptSource source, int[] blocks, KvLayout there) {
         int firstToken = (there.blocksFor(source.promptLength) - blocks.length) * there.blockSize();
         return firstToken < 0

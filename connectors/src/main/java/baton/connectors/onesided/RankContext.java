@@ -8,9 +8,9 @@ import baton.transfer.TransferAgent;
 /**
  * The state that all transfers of one rank share.
  *
- * @param self what peers know of the rank
+ * @param self the rank's description for peers
  * @param cache the rank's pool, registered with {@code agent}
- * @param wake has the engine look soon at what has been done; called by any thread
+ * @param wake makes the engine poll the results soon; called by any thread
  */
 public record RankContext(
         RankInfo self,

@@ -58,7 +58,7 @@ public record RankInfo(
         return geometry(rank.tensor());
     }
 
-    /** The geometry for a peer that writes: vLLM packs what it gets by itself. */
+    /** The geometry for a peer that writes: vLLM packs received blocks by itself. */
     PoolGeometry geometryToWrite() {
         PoolGeometry own = geometry();
         return interior.isPacked()

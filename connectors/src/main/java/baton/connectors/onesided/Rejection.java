@@ -13,18 +13,18 @@ public enum Rejection {
     CORRUPT,
     /** The reference is not as the owner made it. */
     FORGED,
-    /** It is about another prompt, model or layout. */
+    /** The reference is about another prompt, model or layout. */
     MISMATCH,
-    /** It leads to a host that is not an allowed peer. */
+    /** The reference names a host that is not an allowed peer. */
     NOT_ALLOWED,
     /** Its owner has no checksums to verify the blocks with, and the settings require them. */
     UNVERIFIED,
-    /** It names fewer blocks than its tokens need. */
+    /** The reference names fewer blocks than its tokens need. */
     TRUNCATED,
-    /** It names a block twice, or one that the owner does not have. */
+    /** The reference names a block twice, or one that the owner does not have. */
     INVALID;
 
-    /** So many rejections with this cause. */
+    /** The measurement of {@code count} rejections with this cause. */
     public Measurement measurement(int count) {
         return Measurement.count("baton:kv_handoff_rejected", count, "cause", label());
     }

@@ -25,7 +25,7 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * A reference to blocks of a peer: vLLM's {@code kv_transfer_params} of a finished prefill leg, with a {@link SignedProof} if the peer is
- * a Baton instance; or of a leg that was begun at the same time, and whose blocks are not known yet.
+ * a Baton instance; or of a leg that was begun at the same time and has no known blocks yet.
  *
  * @param engineId {@code remote_engine_id}
  * @param requestId {@code remote_request_id}, by which the owner knows the blocks
@@ -34,7 +34,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param tensorParallelSize {@code tp_size} of the owner
  * @param blocks {@code remote_block_ids}; none if they are not known yet; of several groups of layers one group after the other
  * @param ofGroups how many of them are of each group; those of a group are the last ones of {@code tokens}
- * @param tokens whose keys and values the blocks have, from the prompt's first on; {@code Integer.MAX_VALUE} if it is not known
+ * @param tokens in the blocks, from the prompt's first on; {@code Integer.MAX_VALUE} if not known
  * @param registrations {@code remote_registration_generation}: a number that is higher when the owner has registered its memory anew; 0 if unknown
  * @param mode which side moves them
  */
@@ -68,19 +68,19 @@ public record RemoteBlocks(
     /** Each rank costs a connection. */
     private static final int MOST_RANKS = 1024;
 
-    /** Of the owner's side channel. */
+    /** The address of the owner's side channel. */
     public PeerAddress address() {
         return new PeerAddress(host, port);
     }
 
     /**
      * Reads a reference. If it names no blocks, both legs were asked at once and the blocks do not exist yet: the owner then pushes them,
-     * whatever {@code named} is, and both legs know the request by what their own ids have in common, as vLLM's do; in
-     * {@code remote_request_id} proxies send an id of their own, which is ignored.
+     * whatever {@code named} is, and both legs know the request by the common part of their ids, as vLLM's do; in {@code remote_request_id}
+     * proxies send an id of their own, which is ignored.
      *
-     * @param named which side moves blocks that are named
+     * @param named the side that moves named blocks
      * @param requestId of the request that has the reference
-     * @throws InvalidFieldException if a field that is needed is missing or is not what it must be
+     * @throws InvalidFieldException if a required field is missing or invalid
      */
     public static RemoteBlocks read(JsonFields params, TransferMode named, String requestId) {
         List<int[]> groups = blocks(params);
@@ -118,7 +118,7 @@ public record RemoteBlocks(
                 proof);
     }
 
-    /** The {@code kv_transfer_params} of an owner whose blocks are not known yet. */
+    /** The {@code kv_transfer_params} of an owner without known blocks. */
     public static JsonFields ahead(
             String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
         return JsonFields.of(
@@ -227,7 +227,7 @@ public record RemoteBlocks(
             hmac.init(new SecretKeySpec(key, "HmacSHA256"));
             return HexFormat.of().formatHex(hmac.doFinal(bytes.toByteArray()));
         } catch (IOException | GeneralSecurityException e) {
-            throw new AssertionError("every Java has HmacSHA256, and memory takes what is written", e);
+            throw new AssertionError("every Java has HmacSHA256, and writing to memory does not fail", e);
         }
     }
 

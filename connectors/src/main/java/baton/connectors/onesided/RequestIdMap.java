@@ -12,13 +12,13 @@ import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Values by request id. Ids are exact, except those from a decode instance whose request came at the same time as the prefill
- * instance's: it does not know the prefill request's id, only what both ids have in common. {@link #find} accepts either.
+ * Values by request id. Ids are exact, except those of a decode request that came at the same time as the prefill request: the decode
+ * instance knows only the common part of both ids. {@link #find} accepts either.
  */
 public final class RequestIdMap<T> {
     /**
-     * Eight random digits, and the number of a sample where there are several: shorter, so that random digits are not taken for one
-     * and eight digits before them for theirs.
+     * Eight random digits, and the number of a sample where there are several. The number is shorter than eight digits, so that it is
+     * distinct from the random ones.
      */
     private static final Pattern RANDOM_END = Pattern.compile("-[0-9a-f]{8}(-[0-9]{1,7})?$");
 
@@ -37,13 +37,13 @@ public final class RequestIdMap<T> {
                 .add(requestId);
     }
 
-    /** Of exactly that request. */
+    /** The value of exactly that request. */
     @Nullable
     public T get(String requestId) {
         return byId.get(requestId);
     }
 
-    /** Of exactly that request, or, if there is none, of the first whose common id it is. */
+    /** The value of exactly that request, or, if there is none, of the first with this common id. */
     public Optional<T> find(String id) {
         T exact = byId.get(id);
         if (exact != null) {

@@ -16,7 +16,7 @@ public final class TaskCheck implements LoadCheck {
      * Begins.
      *
      * @param problem if the task fails
-     * @param task finds the blocks that do not have what was promised; empty if nothing was
+     * @param task finds the blocks without the promised content; empty if no content was promised
      */
     public TaskCheck(
             Background background,

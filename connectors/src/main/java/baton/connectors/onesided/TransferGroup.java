@@ -65,7 +65,7 @@ public final class TransferGroup {
         return !underWay;
     }
 
-    /** Of the first one that has failed. */
+    /** The failure of the first transfer that has failed. */
     public Optional<String> failure() {
         return failure;
     }

@@ -21,13 +21,13 @@ public record TransferPlan(int firstToken, int tokens, int[] blocks, Optional<Gr
      */
     record Groups(List<Integer> sizes, int[] sources) {}
 
-    /** Of a pool whose blocks have all layers. */
+    /** The plan of a pool with all layers in each block. */
     public TransferPlan(int firstToken, int tokens, int[] blocks) {
         this(firstToken, tokens, blocks, Optional.empty());
     }
 
     /**
-     * Of pools with windows.
+     * The plan of pools with windows.
      *
      * @param sizes how many of {@code blocks} are of each group: those of the last tokens
      * @param owners how many blocks of each group are in the owner's table

@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
 public final class TransferStats {
     private static final Logger log = LoggerFactory.getLogger(TransferStats.class);
     private static final long LOG_NANOS = Duration.ofSeconds(10).toNanos();
-    /** So many are remembered for the next line. */
+    /** The limit of transfers that the next log line covers. */
     private static final int MOST = 10_000;
 
     private record Sample(double seconds, double postSeconds, long bytes) {}
@@ -51,7 +51,7 @@ public final class TransferStats {
     /**
      * A transfer is done.
      *
-     * @param post what it took to start it
+     * @param post the time to start it
      */
     public void transferred(Duration elapsed, Duration post, long bytes, int ranges) {
         double seconds = elapsed.toNanos() / 1e9;

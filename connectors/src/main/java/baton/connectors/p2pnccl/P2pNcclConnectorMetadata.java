@@ -24,7 +24,7 @@ record P2pNcclConnectorMetadata(List<Load> loads, List<Save> saves, List<String>
      *
      * @param firstToken a multiple of the block size
      * @param blocks the blocks to fill
-     * @param digest of the prompt and what computes it
+     * @param digest of the prompt and the model that computes it
      */
     record Load(String requestId, Found id, int firstToken, int endToken, int[] blocks, String digest) {}
 

@@ -211,7 +211,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     }
 
     /**
-     * A digest of what both sides must have in common: model, layers, prompt, LoRA adapter and cache salt. Part of the wire
+     * A digest of the properties that must be equal on both sides: model, layers, prompt, LoRA adapter and cache salt. Part of the wire
      * format.
      */
     private String digest(KvRequest request) {

@@ -15,7 +15,7 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and further ones of Baton; {@link #SETTINGS} says what they mean.
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and further ones of Baton; {@link #SETTINGS} describes them.
  *
  * @param proxy {@code proxy_ip}:{@code proxy_port}: where to register; empty if either is
  * @param http {@code kv_ip}:{@code http_port}: the address of the instance's HTTP API; needed to register
@@ -79,7 +79,7 @@ record P2pNcclSettings(
         if (proxy.isPresent() && http.isEmpty()) {
             throw new ConfigException(
                     extra.field(HTTP_PORT),
-                    "is missing; the proxy at " + proxy.get() + " must be told where requests go");
+                    "is missing; the proxy at " + proxy.get() + " needs this instance's address for requests");
         }
         double poolGb = extra.number(POOL, 0, 1 << 20).orElseThrow();
         // Peers parse this address, so it has to have their form.

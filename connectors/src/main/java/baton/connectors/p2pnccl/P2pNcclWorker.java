@@ -39,8 +39,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The loads and saves of one rank, and its endpoint. A rank exchanges tensors with the same rank of another instance, whose port
- * is that of the request's id plus the rank.
+ * The loads and saves of one rank, and its endpoint. A rank exchanges tensors with the same rank of another instance, at the port of the
+ * request's id plus the rank.
  *
  * <p>Each load has a thread that copies layer after layer into the pool and then reports. Until then only this request uses its
  * blocks, so the load ends before anything else is written to them; a load that is not wanted any more ends at once, because its

@@ -41,7 +41,7 @@ final class PromptTensor {
             TensorHead head, KvLayout layout, int tokens, Origin wanted, boolean mustHaveOrigin) {
         Optional<Origin> origin = head.origin();
         if (mustHaveOrigin && origin.isEmpty()) {
-            return problem("digest", "it does not say what it was made from; with kv_auth_secret_file it must");
+            return problem("digest", "it has no digest of its prompt; kv_auth_secret_file requires one");
         }
         if (origin.isPresent() && origin.get().tensorParallelSize() != wanted.tensorParallelSize()) {
             return problem(

@@ -69,7 +69,7 @@ record KvTensors(KvCache cache, TensorMemory memory, boolean hasHidden) {
     /**
      * Takes a prompt's entry and copies its valid parts into the pool.
      *
-     * @return empty if the producer tells that the entry will never be inserted
+     * @return empty if the producer reports that the entry will never be inserted
      * @throws PipeException if there was no entry in time, or the buffer has ended
      */
     Optional<Received> receive(LookupBuffer buffer, PyNcclConnectorMetadata.Load load, Duration timeout)

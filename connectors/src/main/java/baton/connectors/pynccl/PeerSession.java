@@ -70,10 +70,10 @@ final class PeerSession implements LookupSession {
     /** Memory of keys and values beside a device's pool. */
     private Optional<BuddyPool> onDevice = Optional.empty();
 
-    /** Of the connecting thread. */
+    /** Owned by the connecting thread. */
     private String lastFailure = "";
 
-    /** Of the connecting thread: whether the peer's configuration does not fit. */
+    /** Whether the peer's configuration does not fit. Owned by the connecting thread. */
     private boolean misfit;
 
     /**
@@ -227,7 +227,7 @@ final class PeerSession implements LookupSession {
         }
     }
 
-    /** With a secret both sides prove that they have it before they send anything else. */
+    /** Proves the secret, if there is one, in both directions before anything else is sent. */
     private void authenticate(Wire wire, Arena arena) throws PipeException {
         Optional<PeerSecret> known = settings.access().secret();
         if (known.isEmpty()) {

@@ -7,10 +7,10 @@ import java.util.Set;
 /**
  * The workers' tasks in a step.
  *
- * @param sends prompts whose last token this step computes
+ * @param sends prompts that this step completes
  * @param loads prompts to receive
  * @param discards lookup keys of entries to take out and drop: their requests do not load
- * @param preempted requests whose blocks other requests may overwrite from this step on
+ * @param preempted requests with blocks that other requests may overwrite from this step on
  */
 record PyNcclConnectorMetadata(List<Send> sends, List<Load> loads, List<int[]> discards, Set<String> preempted)
         implements ConnectorMetadata {

@@ -30,7 +30,7 @@ final class PyNcclScheduler implements SchedulerConnector {
     private final int blockSize;
     private final PromptKey keys;
     private final Map<String, State> requests = new HashMap<>();
-    /** Requests whose load is not over. */
+    /** Requests with an unfinished load. */
     private final Set<String> loading = new HashSet<>();
 
     private final List<PyNcclConnectorMetadata.Load> loads = new ArrayList<>();

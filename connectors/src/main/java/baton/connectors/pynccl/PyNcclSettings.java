@@ -49,8 +49,7 @@ record PyNcclSettings(
 
     /** All of them. */
     static final List<Setting> SETTINGS = PeerAccess.settings(
-            Setting.of(
-                    TRANSPORT, "auto", "`tcp`, which is what `auto` takes, `gloo` or `nccl`; the same at both ends."),
+            Setting.of(TRANSPORT, "auto", "`tcp`, which `auto` takes, `gloo` or `nccl`; the same at both ends."),
             Setting.of(LOOKUP_TIMEOUT, 30, "The longest that a request waits for its prompt."),
             Setting.of(INSERT_TIMEOUT, 30, "The longest that a prompt waits for room at the producer."),
             Setting.of(KEEP, 120, "A prompt that has not been taken for so long makes room for new ones."),

@@ -51,7 +51,7 @@ final class PyNcclWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(PyNcclWorker.class);
 
     private static final Duration CLOSING = Duration.ofSeconds(10);
-    /** For the message that an entry will never be inserted. */
+    /** The limit for the message that an entry will never be inserted. */
     private static final Duration NEVER = Duration.ofMillis(100);
 
     private final PyNcclSettings settings;
@@ -80,7 +80,7 @@ final class PyNcclWorker implements WorkerConnector {
 
     private final Map<String, Sending> sendings = new HashMap<>();
 
-    /** Prompts whose last token this step computes. */
+    /** Prompts that this step completes. */
     private final List<Sending> ofStep = new ArrayList<>();
 
     private final Set<String> ended = new HashSet<>();

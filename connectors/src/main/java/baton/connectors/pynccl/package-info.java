@@ -1,6 +1,6 @@
 /**
- * The connector that pairs one producer with one consumer over pipes: vLLM's first one, with what it lacked: deadlines,
- * reconnection, authentication.
+ * The connector that pairs one producer with one consumer over pipes: vLLM's first one, extended by deadlines, reconnection and
+ * authentication.
  */
 @NullMarked
 package baton.connectors.pynccl;

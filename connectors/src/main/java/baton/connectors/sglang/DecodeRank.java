@@ -10,12 +10,12 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * A decode rank makes itself known to a prefill rank, once for a connection: SGLang's {@code KVArgsRegisterInfo}, 20 frames that begin
+ * A decode rank registers with a prefill rank, once for a connection: SGLang's {@code KVArgsRegisterInfo}, 20 frames that begin
  * with {@code None} (sglang/srt/disaggregation/mooncake/conn.py). Frames of states, staging and context parallelism are empty.
  *
  * @param session {@code host:port} of its Mooncake engine
  * @param kvBuffers addresses: keys of all layers, then values of all layers
- * @param rowBuffers addresses of the buffers of what is transferred beside keys and values
+ * @param rowBuffers addresses of the buffers of data beside keys and values
  * @param itemBytes of a page in each buffer
  * @param isBaton has one frame more, and buffers as {@link SglangPages} has them
  */

@@ -22,7 +22,7 @@ final class PrefillRanks {
 
     private final RoomReceiver receiver;
     private final SglangRank local;
-    /** By registry. */
+    /** The topologies by registry. */
     private final Map<PeerAddress, Answer<PrefillTopology>> topologies = new LinkedHashMap<>();
 
     private final Map<Key, Answer<PeerAddress>> ranks = new LinkedHashMap<>();

@@ -17,8 +17,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One prompt's load: finds the prefill rank, sends it free pages ({@link WrittenPages}), compares what has come with the checksum beside it, if
- * there is one, and copies it into the pool.
+ * One prompt's load: finds the prefill rank, sends it free pages ({@link WrittenPages}), compares the written pages with their checksum, if
+ * there is one, and copies them into the pool.
  */
 final class RoomLoad extends Load {
     private static final Logger log = LoggerFactory.getLogger(RoomLoad.class);
@@ -50,7 +50,7 @@ final class RoomLoad extends Load {
         try {
             Optional<PeerAddress> rank = receiver.prefills.find(wish.source(), since());
             if (rank.isPresent()) {
-                // Without free pages it waits for those of another load.
+                // Without free pages the load waits for those of another one.
                 written = local.pages()
                         .take(wish.blocks().length)
                         .map(place -> new WrittenPages(receiver, wish, rank.get(), place));
@@ -61,7 +61,7 @@ final class RoomLoad extends Load {
         return written;
     }
 
-    /** The prefill instance keeps the prompt until it learns that nobody needs it. */
+    /** Notifies the prefill instance that the prompt is not needed; it keeps the prompt until then. */
     @Override
     protected void unwanted() {
         if (isReported()) {

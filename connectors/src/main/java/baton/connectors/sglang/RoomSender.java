@@ -18,8 +18,8 @@ import org.slf4j.LoggerFactory;
 
 /*
  * The prompt of a room and a decode rank's message about it may come in either order. Both are kept until the bootstrap timeout. A room is
- * over when its pages are written, when either side gives it up, or when the time is up; it is remembered for a while then, so that what
- * comes late is answered by a failure at once.
+ * over when its pages are written, when either side gives it up, or when the time is up; it is remembered for a while then, so that late
+ * messages are answered by a failure at once.
  */
 
 /** The prefill side of one rank: writes prompts where decode ranks want them. The rank's thread owns it. */
@@ -28,15 +28,15 @@ final class RoomSender {
     private static final int MOST_DECODE_RANKS = 4096;
     /** Rooms that decode ranks may wait for; further ones are refused. */
     private static final int MOST_PUSHES = 10_000;
-    /** Of all these rooms together. */
+    /** The limit of the pages of all rooms together. */
     private static final long MOST_PAGES = 1L << 24;
     /** Rooms that are remembered after their end. */
     private static final int MOST_ENDED = 20_000;
 
     private final SglangRank local;
-    /** Of messages, which a peer may send as often as it likes. */
+    /** Limits the log lines about messages, as a peer may send many. */
     private final Bursts complaints;
-    /** By session. */
+    /** The decode ranks by session. */
     private final Map<String, DecodeRank> ranks = new LinkedHashMap<>();
 
     private final Map<Long, Kept> prompts = new LinkedHashMap<>();
@@ -45,7 +45,7 @@ final class RoomSender {
     private final Set<Long> ended = new LinkedHashSet<>();
 
     private final Set<String> sent = new LinkedHashSet<>();
-    /** Of {@link #pushes}. */
+    /** The pages of {@link #pushes}. */
     private long pages;
 
     /** A prompt that no decode rank has taken yet. */

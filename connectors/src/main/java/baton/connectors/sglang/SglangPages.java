@@ -17,8 +17,8 @@ import java.util.zip.CRC32C;
 
 /**
  * Memory in SGLang's order, in which prompts lie while they are transferred: for each layer a buffer of keys and one of values, in which a
- * page is {@code [token][kv head][head dim]}, and rows with what else a decode instance takes over, SGLang's {@code MetadataBuffers}. It has
- * as many pages as the pool has blocks. The lowest free ones are taken, and what is never taken occupies no memory.
+ * page is {@code [token][kv head][head dim]}, and rows with the other data for a decode instance, SGLang's {@code MetadataBuffers}. There
+ * are as many pages as the pool has blocks. The lowest free ones are taken, and pages that are never taken occupy no memory.
  *
  * <p>The rank's thread owns it, but for the copies.
  */
@@ -242,7 +242,7 @@ final class SglangPages {
     }
 
     /**
-     * What is to be written to a decode rank.
+     * The ranges to write to a decode rank.
      *
      * @param rank has as many layers and as large pages
      * @param own pages and row here; the pages are as many as the rank's

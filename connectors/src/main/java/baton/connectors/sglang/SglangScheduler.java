@@ -92,7 +92,7 @@ final class SglangScheduler extends PromptScheduler {
                 .map(Object::toString);
     }
 
-    /** As any number from 0 to 2^63 - 1, which a JSON number of other fields need not be. */
+    /** The room, any number from 0 to 2^63 - 1; JSON numbers of other fields are smaller. */
     private static Optional<Long> room(JsonFields params) {
         return params.value(ROOM).map(room -> {
             if (!room.isIntegralNumber() || !room.canConvertToLong() || room.asLong() < 0) {

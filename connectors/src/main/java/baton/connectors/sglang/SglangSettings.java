@@ -10,7 +10,7 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}. Times have SGLang's defaults. {@link #SETTINGS} says what they mean.
+ * The connector's keys of {@code kv_connector_extra_config}. Times have SGLang's defaults. {@link #SETTINGS} describes them.
  */
 record SglangSettings(
         String host,

@@ -32,11 +32,11 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
-/** One rank's side of the connector: an agent, a socket for messages, and what moves pages. */
+/** One rank's side of the connector: an agent, a socket for messages, and the loads and writes of pages. */
 final class SglangWorker implements WorkerConnector {
-    /** Of messages that wait for the rank's thread. */
+    /** The limit of messages that wait for the rank's thread. */
     private static final int WAITING_BYTES = 32 << 20;
-    /** Of a frame, beside its content. */
+    /** The memory of a frame beside its content. */
     private static final int FRAME_BYTES = 64;
 
     private final ConnectorContext context;

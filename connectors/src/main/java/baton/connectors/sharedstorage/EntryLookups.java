@@ -40,7 +40,7 @@ final class EntryLookups {
         this.bursts = new Bursts(LOG_LINES, LOG_PERIOD, ticker);
     }
 
-    /** The deadline for what a request waits for from now on. */
+    /** The deadline of a wait that begins now. */
     Deadline deadline() {
         return Deadline.after(ticker, TIMEOUT);
     }
@@ -62,7 +62,7 @@ final class EntryLookups {
         return tasks.isStuck();
     }
 
-    /** How far a look-up is. Once it is not {@link State.Pending} it stays what it is. */
+    /** The state of a look-up. It does not change after it has left {@link State.Pending}. */
     <T> State<T> state(Lookup<T> lookup) {
         if (lookup.state instanceof State.Pending<T>) {
             Optional<Optional<T>> result = lookup.result;
@@ -99,7 +99,7 @@ final class EntryLookups {
 
         record Done<T>(T result) implements State<T> {}
 
-        /** It took too long, or failed. */
+        /** The look-up took too long, or failed. */
         record Missed<T>() implements State<T> {}
     }
 
@@ -109,10 +109,10 @@ final class EntryLookups {
         private final Supplier<T> action;
         private final Runnable wake;
 
-        /** Of the scheduler's thread. */
+        /** Owned by the scheduler's thread. */
         private State<T> state = new State.Pending<>();
 
-        /** Of the scheduler's thread. */
+        /** Owned by the scheduler's thread. */
         private boolean rejected;
 
         private volatile boolean cancelled;

@@ -16,7 +16,7 @@ import java.util.TreeSet;
  *
  * <p>vLLM ignores LoRA adapters and {@code cache_salt}, so that requests that must not share KV do. Here, for a request with
  * either, the ids are followed by {@code baton:lora:<bytes>:<id>} and {@code baton:salt:<bytes>:<salt>} (those that are
- * present, in this order, UTF-8, {@code <bytes>} being the decimal length of what follows). The first eight bytes of this text
+ * present, in this order, UTF-8, {@code <bytes>} being the decimal length of the next part). The first eight bytes of this text
  * are no token id, as the int64 of one ends in four zero bytes, so no other prompt has the same input.
  */
 final class EntryNames {

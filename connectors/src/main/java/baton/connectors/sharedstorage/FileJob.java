@@ -11,8 +11,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Work on files for one request, with a deadline that a rank's thread sees to. It goes on in tasks: one runs at a time,
- * as far as it can, and a further one is started when {@link #changed} tells that it can go on. No task waits for a rank.
+ * Work on files for one request, with a deadline that a rank's thread enforces. It is done in tasks: one runs at a time, as far as
+ * possible, and {@link #changed} starts the next one. No task waits for a rank.
  *
  * <p>A task touches the pools only while it holds the job's monitor and the job is not over. A rank's thread ends a job under the same
  * monitor, so a job that is over, for instance because of its deadline, never reads or writes a pool again, however long its file takes. The
@@ -49,7 +49,7 @@ abstract class FileJob implements IoTasks.Task {
 
     private volatile boolean overdue;
 
-    /** From the job's end; empty before. */
+    /** The deadline after the job's end; empty before. */
     private volatile Optional<Deadline> grace = Optional.empty();
 
     /**
@@ -68,7 +68,7 @@ abstract class FileJob implements IoTasks.Task {
     /** Goes on as far as possible, and calls {@link #end} when all is done. Runs in a task, without the monitor; not if the job is over. */
     abstract void advance() throws StorageException;
 
-    /** Gives back what the job holds. Runs in a task after the job is over, without the monitor, perhaps more than once. */
+    /** Releases the job's resources. Runs in a task after the job is over, without the monitor, perhaps more than once. */
     void release() {}
 
     final void begin() {
@@ -187,7 +187,7 @@ abstract class FileJob implements IoTasks.Task {
         return reason;
     }
 
-    /** From then to the job's end; 0 if it ended before. */
+    /** The seconds from {@code nanos} to the job's end; 0 if it ended before. */
     final synchronized double secondsAfter(long nanos) {
         return Math.max(0, endNanos - nanos) / 1e9;
     }

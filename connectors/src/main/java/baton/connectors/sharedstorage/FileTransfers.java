@@ -29,7 +29,7 @@ import org.slf4j.LoggerFactory;
  * and an entry all layers, so each load and each save concerns all pools.
  *
  * <p>A load runs between steps, beside those of other requests, while its request waits: no step waits for it. A save runs within the step
- * that computes the last of its tokens, layer by layer as the ranks' threads tell which are in their pools, and the step waits for it: a
+ * that computes the last of its tokens, layer by layer as the ranks' threads report which are in their pools, and the step waits for it: a
  * prompt that is answered is in the storage, so a consumer that is asked next finds it. At most {@value #CONCURRENT_JOBS} jobs of either
  * kind use files, and hold a buffer of one layer, at once. When so many saves hang, those of later steps fail at once and are not waited
  * for; loads that hang are failed when their time is over.
@@ -59,7 +59,7 @@ final class FileTransfers {
     /** Loads that no rank has seen the end of. */
     private final List<LoadJob> loads = new ArrayList<>();
 
-    /** By rank, loads that are over, which the rank has not reported. */
+    /** For each rank, the finished loads that it has not reported. */
     private final Map<Rank, List<Loaded>> loaded = new HashMap<>();
 
     private final List<Measurement> measurements = new ArrayList<>();
@@ -131,7 +131,7 @@ final class FileTransfers {
     void discard(Step current, Set<String> requestIds) {
         current.saves.stream()
                 .filter(save -> requestIds.contains(save.save().requestId()))
-                .forEach(save -> save.fail("wrong", "what the step computed is wrong"));
+                .forEach(save -> save.fail("wrong", "the results of the step are wrong"));
     }
 
     /** The rank has computed its part of the step. Returns when all ranks have and the step's saves are over. */
@@ -140,7 +140,7 @@ final class FileTransfers {
         finishSaves(current, ticker.nanos() + settings.timeout().toNanos());
     }
 
-    /** Saving overlaps with computing; what counts as its time is what the step waits for it after its last layer. */
+    /** Saving overlaps with computing; its measured time is the step's wait after its last layer. */
     private void finishSaves(Step current, long deadline) {
         long computed = ticker.nanos();
         for (SaveJob job : current.saves) {
@@ -216,7 +216,7 @@ final class FileTransfers {
         }
     }
 
-    /** Ends what is under way; returns when no job uses a pool, and, unless a file hangs, when no task is left. */
+    /** Ends all jobs; returns when no job uses a pool, and, unless a file hangs, when no task is left. */
     synchronized void close() {
         loads.forEach(load -> load.fail("closed"));
         loads.clear();
@@ -229,7 +229,7 @@ final class FileTransfers {
                     tasks.awaitChange();
                 }
                 if (!tasks.isIdle()) {
-                    log.warn("{} does not answer; some of what was being written may be left there", settings.root());
+                    log.warn("{} does not answer; unfinished files may be left there", settings.root());
                 }
             }
         } catch (InterruptedException e) {

@@ -39,7 +39,7 @@ record RankPools(
         }
     }
 
-    /** A layer of the model: where it is in the pools of those ranks that have it. */
+    /** A layer of the model, and its place in the pools of the ranks that have it. */
     record Layer(int inPool, List<Pool> pools) {}
 
     static RankPools of(

@@ -19,12 +19,12 @@ final class SaveJob extends FileJob {
     private final SharedStorageConnectorMetadata.Save save;
     private final RankPools pools;
 
-    /** By rank, how many of its layers are in its pool. Guarded by the monitor, as is {@link #mayCommit}. */
+    /** The number of each rank's layers that are in its pool. Guarded by the monitor, as is {@link #mayCommit}. */
     private final Map<Rank, Integer> readyLayers = new HashMap<>();
 
     private final Set<Rank> mayCommit = new HashSet<>();
 
-    /** Of the job's tasks, of which one runs at a time. */
+    /** Owned by the job's running task, of which there is at most one. */
     private Optional<SharedStorage.Writer> writer = Optional.empty();
 
     private int writtenLayers;

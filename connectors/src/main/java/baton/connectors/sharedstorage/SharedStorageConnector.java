@@ -40,7 +40,7 @@ public final class SharedStorageConnector extends BuiltInConnector {
     private final IoThreads threads;
     private final FileOperations files;
 
-    /** Of the engine whose workers are being made. Guarded by the monitor. */
+    /** The transfers of the engine that is getting its workers. Guarded by the monitor. */
     private Optional<FileTransfers> transfers = Optional.empty();
 
     public SharedStorageConnector() {

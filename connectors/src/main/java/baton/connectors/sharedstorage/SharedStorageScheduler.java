@@ -31,7 +31,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * Decides what to load and what to save.
+ * Decides which prompts to load and to save.
  *
  * <p>A prompt is saved in the step at the end of which the KV of all its full blocks is in the pool: computed in this step or in
  * earlier ones, from the prefix cache, or in part from this storage. It is not saved if all of it came from this storage, or if its
@@ -55,7 +55,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private final Map<String, RequestState> requests = new HashMap<>();
     private Optional<SharedStorage> storage = Optional.empty();
     private final List<Load> plannedLoads = new ArrayList<>();
-    /** By request, which may have ended: loads that are not over. */
+    /** The unfinished loads by request, which may have ended. */
     private final Map<String, Load> loading = new HashMap<>();
 
     private final Counts counts = new Counts();
@@ -106,7 +106,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         }
     }
 
-    /** Takes in, once, what a look-up has found out beside an entry to load. */
+    /** Counts, once, a look-up's findings beside an entry to load. */
     private void count(RequestState state, Query query, Outcome outcome) {
         if (!query.counted) {
             query.counted = true;
@@ -119,7 +119,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         }
     }
 
-    /** Starts to look up what the request may load and save; empty if that is nothing, or known. */
+    /** Starts to look up the entries that the request may load and save; empty if there are none, or they are known. */
     private Optional<Query> startQuery(KvRequest request, RequestState state, int computedTokens) {
         int aligned = EntryNames.aligned(request.promptLength(), blockSize);
         boolean loads = context.config().isConsumer() && !state.loadFailed && aligned > computedTokens;
@@ -298,7 +298,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         /** The result of {@code match}, until the request is allocated. */
         Optional<Query> query = Optional.empty();
 
-        /** By which queries end; from the first one until the request is allocated. */
+        /** The deadline of queries; from the first one until the request is allocated. */
         Optional<Deadline> deadline = Optional.empty();
 
         /** The prompt's tokens up to here were loaded or computed before the load. */

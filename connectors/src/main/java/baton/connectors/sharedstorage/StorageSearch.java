@@ -27,22 +27,21 @@ record StorageSearch(
 
     /** Whether the entry that a request would be saved as exists. */
     enum Saved {
-        /** Not looked up. */
+        /** The entry was not looked up. */
         UNKNOWN,
         /** The storage has not answered in time. */
         NOT_IN_TIME,
         NO,
-        /** It exists, or another one is in its place that must stay. */
+        /** The entry exists, or another one is in its place that must stay. */
         YES
     }
 
     /**
-     * What was found.
-     *
+     * The results of a search.
      * @param entry to load
      * @param saved {@link Saved#UNKNOWN} if that was not asked
      * @param incompatible entries of another model, element type or layout
-     * @param foreign entries that do not tell what they hold
+     * @param foreign entries without a description of their content
      * @param broken candidates that are incomplete or malformed
      */
     record Outcome(Optional<SharedStorage.Entry> entry, Saved saved, int incompatible, int foreign, int broken) {}

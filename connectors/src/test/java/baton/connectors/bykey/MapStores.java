@@ -40,7 +40,7 @@ public final class MapStores implements StoreOpener {
         return stores.getLast();
     }
 
-    /** Keys of what is stored in the store that was opened last. */
+    /** The keys in the store that was opened last. */
     public Set<BlockHash> keys() {
         return stores.getLast().values.keySet();
     }

@@ -118,7 +118,7 @@ class StoreSchedulerTest {
     }
 
     @Test
-    void chunksWhoseBlocksAWindowHasLeftAreNotStored() {
+    void chunksWithBlocksBehindTheWindowAreNotStored() {
         FakeKvRequest request = begun("a", 1);
         // A prefix of four blocks was here.
         StoreConnectorMetadata step = step(new ScheduledRequest(request, new int[] {0, 0, 3, 4, 5}, 16, 4));

@@ -175,7 +175,7 @@ class StoredPrefixTest {
     }
 
     @Test
-    void ofATierWhoseReadsFailOnlyMemoryIsUsed() {
+    void onlyMemoryIsUsedOfATierWithFailingReads() {
         checkLong(40, 200, 200, 3, 40);
     }
 

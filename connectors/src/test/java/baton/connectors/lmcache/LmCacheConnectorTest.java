@@ -33,7 +33,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What is stored and loaded, and under which keys, as settings and requests say. */
+/** The values stored and loaded, and their keys, by settings and requests. */
 class LmCacheConnectorTest {
     private static final int BLOCK = 16;
     private static final KvLayout LAYOUT = new KvLayout(3, 2, 8, BLOCK, DType.BF16);
@@ -64,7 +64,7 @@ class LmCacheConnectorTest {
         return start(KvRole.BOTH, Map.of());
     }
 
-    /** LMCache's keys of what is stored, of the first rank. */
+    /** LMCache's keys of the stored values of the first rank. */
     private List<String> keys() {
         ObjectNames names = ((RemoteObjects) stores.opened.getLast()).names();
         return stores.keys().stream()

@@ -109,7 +109,7 @@ class LmCachePeerTest {
         }
     }
 
-    /** What is put before is lost to the store. */
+    /** Values put before are lost. */
     private static void untilConnected(FakeEngine engine, String url) {
         Deadline deadline = Deadline.after(Ticker.system(), PATIENCE);
         while (!url.startsWith("fs:")
@@ -143,7 +143,7 @@ class LmCachePeerTest {
     }
 
     @Test
-    void lmCacheAndBatonReadWhatTheOtherHasWritten() throws Exception {
+    void lmCacheAndBatonReadEachOthersObjects() throws Exception {
         int lm = FreePorts.inARow(1);
         InstalledProgram server = lmcacheServer(lm);
         try (RedisServer redis = RedisServer.start(directory)) {
@@ -190,7 +190,7 @@ class LmCachePeerTest {
         return objects;
     }
 
-    /** What LMCache has stored is loaded, and right. */
+    /** LMCache's stored values are loaded, and right. */
     private void loaded(String url) {
         try (FakeEngine engine = engine("org/theirs", url)) {
             until(engine, new KvMatch.Tokens(2 * CHUNK, true), this::request);
@@ -248,8 +248,8 @@ class LmCachePeerTest {
         return hashes;
     }
 
-    private static void hashesAreEqual(JsonNode theirs) {
-        for (String algorithm : theirs.propertyNames()) {
+    private static void hashesAreEqual(JsonNode expected) {
+        for (String algorithm : expected.propertyNames()) {
             List<int[]> tokens = randomTokens();
             LmCacheSettings.Hashes hashes = switch (algorithm) {
                 case "builtin" -> LmCacheSettings.Hashes.BUILTIN;
@@ -258,7 +258,7 @@ class LmCachePeerTest {
             };
             for (int i = 0; i < tokens.size(); i++) {
                 List<String> keys = new ArrayList<>();
-                theirs.get(algorithm).get(i).forEach(key -> keys.add(key.asString()));
+                expected.get(algorithm).get(i).forEach(key -> keys.add(key.asString()));
                 assertThat(hashes(hashes.open(ENVIRONMENT), tokens.get(i)).stream()
                                 .map(hash -> "m@2@0@" + hash + "@bfloat16"))
                         .as(algorithm)

@@ -126,7 +126,7 @@ class LmCacheSettingsTest {
                 "lmcache.baton_model_name|a@b|without blanks and @",
                 "remote_storage_plugins|fs|is not a key",
             })
-    void whatBatonDoesNotHaveIsRefusedByName(String key, String value, String text) {
+    void unsupportedKeysAreRefusedByName(String key, String value, String text) {
         assertThatThrownBy(() -> settings(Map.of(key, value), Map.of()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("kv_connector_extra_config." + key + ": ")

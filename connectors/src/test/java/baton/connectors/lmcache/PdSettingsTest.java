@@ -38,7 +38,7 @@ class PdSettingsTest {
         return LmCacheSettings.of(config.build(), environment).pd().orElseThrow();
     }
 
-    /** With what LMCache's examples have, and Baton does not need. */
+    /** Accepts keys of LMCache's examples that Baton does not need. */
     @Test
     void lmCachesKeysOfASenderAreRead() {
         Map<String, Object> extra = new HashMap<>(SENDER);
@@ -103,7 +103,7 @@ class PdSettingsTest {
                 "save_decode_cache|true|must be false",
                 "pd_speed|1|is not a key",
             })
-    void whatCannotBeIsRefusedByName(String key, String value, String text) {
+    void impossibleValuesAreRefusedByName(String key, String value, String text) {
         Map<String, Object> extra = new HashMap<>(SENDER);
         extra.put("lmcache." + key, value);
         assertThatThrownBy(() -> settings(KvRole.PRODUCER, extra, Map.of()))
@@ -114,7 +114,7 @@ class PdSettingsTest {
 
     @ParameterizedTest
     @CsvSource({"pd_role", "pd_buffer_size", "pd_peer_host", "pd_peer_init_port"})
-    void whatIsMissingIsNamed(String key) {
+    void missingKeysAreNamed(String key) {
         Map<String, Object> extra = new HashMap<>(SENDER);
         extra.remove("lmcache." + key);
         assertThatThrownBy(() -> settings(KvRole.PRODUCER, extra, Map.of()))

@@ -82,7 +82,7 @@ class MessagesTest {
     }
 
     @Test
-    void whatIsEncodedIsDecoded() {
+    void encodedMessagesAreDecoded() {
         for (int stages : new int[] {1, 2}) {
             for (Optional<Own> own : List.of(Optional.<Own>empty(), Optional.of(OWN))) {
                 XferRequest request = request(own, stages);
@@ -180,7 +180,7 @@ class MessagesTest {
                 .filter(line -> line.startsWith("again "))
                 .map(line -> HexFormat.of().parseHex(line.substring("again ".length())))
                 .toList();
-        // vLLM leaves out what only Baton sends, and before 0.33 layout_id; otherwise it has the same bytes.
+        // vLLM leaves out Baton's fields, and before 0.33 layout_id; otherwise it has the same bytes.
         for (int i = 0; i < requests.size(); i++) {
             XferRequest sent = requests.get(i);
             XferRequest left = like(sent, sent.regions(), knowsLayouts ? sent.layoutId() : 0, Optional.empty());

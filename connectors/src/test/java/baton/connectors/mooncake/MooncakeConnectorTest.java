@@ -73,7 +73,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What goes wrong between two instances, over real connections. */
+/** Faults between two instances, over real connections. */
 @Timeout(300)
 class MooncakeConnectorTest {
     private static final String HOST = "127.0.0.1";
@@ -93,7 +93,7 @@ class MooncakeConnectorTest {
     @TempDir
     private Path directory;
 
-    /** What becomes of questions on their way to all engines. */
+    /** Changes questions on their way to all engines. */
     private UnaryOperator<byte[]> arriving = message -> message;
 
     /** Holds answers of registries back until it is complete. */
@@ -283,7 +283,7 @@ class MooncakeConnectorTest {
     }
 
     @Test
-    void whatComesIsRight() {
+    void promptsThatComeAreRight() {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
         FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
         JsonFields params = prefilled(prefill, 10);
@@ -757,7 +757,7 @@ class MooncakeConnectorTest {
 
     /** The permit ends with its load; without a permit no peer writes. */
     @Test
-    void aPeerWithTheSecretWritesOnlyWhatALoadWaitsFor() throws Exception {
+    void aPeerWithTheSecretWritesOnlyAwaitedBlocks() throws Exception {
         access = secret("one", "off");
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
         FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);

@@ -79,7 +79,7 @@ class WritePlanTest {
     }
 
     @Test
-    void whatDoesNotFitIsNamed() {
+    void mismatchesAreNamed() {
         assertThatThrownBy(() ->
                         WritePlan.of(regions(1, 2, 0), new Ranks(1, 0, 1), regions(1, 4, 0), new Ranks(1, 0, 1), 2))
                 .isInstanceOf(TransferException.class)

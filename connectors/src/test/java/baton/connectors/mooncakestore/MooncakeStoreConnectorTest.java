@@ -24,7 +24,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** What is stored and loaded by the role and its settings, and among which objects it is divided. */
+/** The values stored and loaded by role and settings, and their division among objects. */
 class MooncakeStoreConnectorTest {
     private static final int BLOCK = 16;
     private static final KvLayout LAYOUT = new KvLayout(3, 2, 8, BLOCK, DType.BF16);

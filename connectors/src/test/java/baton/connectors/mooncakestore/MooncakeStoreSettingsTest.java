@@ -127,7 +127,7 @@ class MooncakeStoreSettingsTest {
             "store_rest_url": "10.0.0.1:8080"        | store_rest_url: is '10.0.0.1:8080', must be http://host:port
             "store_rest_url": "http://h:1/api"       | store_rest_url: is 'http://h:1/api', must be http://host:port
             """)
-    void whatCannotBeHonouredIsRefusedByName(String extra, String message) {
+    void unsupportedSettingsAreRefusedByName(String extra, String message) {
         String all = extra.contains("rest_url") ? extra : REST + ", " + extra;
         assertThatThrownBy(() -> settings(KvRole.BOTH, all, Map.of()))
                 .isInstanceOf(ConfigException.class)

@@ -26,7 +26,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
-/** A child that does what a test says and writes down its calls. */
+/** A child that a test scripts, and that records its calls. */
 final class Fake implements KvConnector {
     record Step(int number) implements ConnectorMetadata {}
 
@@ -35,7 +35,7 @@ final class Fake implements KvConnector {
     final String name;
     final List<String> calls = new ArrayList<>();
     final List<KvTransferConfig> configs = new ArrayList<>();
-    /** Which call throws, and what. */
+    /** The exceptions by the call that throws them. */
     final Map<String, RuntimeException> thrown = new HashMap<>();
 
     KvMatch match = new KvMatch.None();
@@ -46,9 +46,9 @@ final class Fake implements KvConnector {
     boolean resets = true;
     List<KvEvent> events = List.of();
     List<Measurement> measured = List.of();
-    /** By rank, what its next report says. */
+    /** Each rank's next report. */
     final Map<Rank, WorkerReport> reports = new HashMap<>();
-    /** What the scheduler side got. */
+    /** The reports that the scheduler side got. */
     final List<WorkerReport> got = new ArrayList<>();
 
     final List<Map<Rank, WorkerMetadata>> gotMetadata = new ArrayList<>();

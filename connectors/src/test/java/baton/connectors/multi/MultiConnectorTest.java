@@ -202,7 +202,7 @@ class MultiConnectorTest {
         assertThat(engine.merged.received()).containsExactly("r");
     }
 
-    /** It is over with a step of its own, so that what it could not load is known before another child saves anything of it. */
+    /** It is over with a step of its own, so that failed blocks are known before another child saves any of them. */
     @Test
     void aLoadWithinAStepIsOneBetweenStepsForTheEngine() {
         Engine engine = new Engine(1);
@@ -340,7 +340,7 @@ class MultiConnectorTest {
     }
 
     @Test
-    void whatChildrenAdvertiseIsMergedAndAClashIsRefusedAtTheStart() {
+    void advertisedParametersAreMergedAndAClashIsRefusedAtTheStart() {
         Engine engine = new Engine(1);
         assertThat(engine.scheduler.advertisedKvTransferParams()).isEmpty();
         first.advertised = Optional.of(JsonFields.parse("", "{\"a\": 1}"));
@@ -401,7 +401,7 @@ class MultiConnectorTest {
     }
 
     @Test
-    void allChildrenAreToldAndAnyOfThemCounts() {
+    void allChildrenAreNotifiedAndAnyOfThemCounts() {
         second.wantsHidden = true;
         Engine engine = new Engine(1);
         WorkerConnector worker = engine.worker();
@@ -435,7 +435,7 @@ class MultiConnectorTest {
     }
 
     @Test
-    void childrenThatKeepBlocksLearnThatTheAnswerIsLost() {
+    void childrenThatKeepBlocksAreNotifiedOfALostAnswer() {
         Engine engine = new Engine(1);
         first.release = answer(true, "{}");
         assertThat(engine.scheduler.onFinished(R, RequestEnd.LENGTH, TABLE).delayed())
@@ -448,7 +448,7 @@ class MultiConnectorTest {
         assertThat(second.takeCalls()).isEmpty();
     }
 
-    /** In whatever call it throws, it is closed on all ranks at the latest in the next step, and what it held is released after that. */
+    /** In whatever call it throws, it is closed on all ranks at the latest in the next step, and its blocks are released after that. */
     @ParameterizedTest
     @ValueSource(
             strings = {
@@ -539,7 +539,7 @@ class MultiConnectorTest {
         assertThat(engine.scheduler.takeEvents()).isEmpty();
     }
 
-    /** How often the method was called on the first child before it was told to throw. */
+    /** How often the method was called on the first child before its scripted throw. */
     private static int calledBefore(String method) {
         return switch (method) {
             case "startLoad", "report" -> 2;
@@ -571,7 +571,7 @@ class MultiConnectorTest {
     }
 
     @Test
-    void childrenInheritWhatTheyDoNotSay() {
+    void childrenInheritMissingFields() {
         multi().check(
                         config(List.of(
                                         child("First"),
@@ -587,7 +587,7 @@ class MultiConnectorTest {
     }
 
     @Test
-    void whatIsWrongIsRefusedByItsWholePath() {
+    void wrongFieldsAreRefusedByTheirWholePath() {
         String list = "kv_connector_extra_config.connectors";
         assertRefused(List.of(), list + ": must be a list of KVTransferConfig objects");
         assertRefused("First", list + ": must be an array of objects");

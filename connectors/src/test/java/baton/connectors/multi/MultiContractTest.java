@@ -21,7 +21,7 @@ import java.util.Optional;
 import org.junit.jupiter.api.Nested;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What engines rely on holds for compositions too. */
+/** Compositions keep the guarantees that engines need. */
 class MultiContractTest {
     @Nested
     class NixlAheadOfStorage extends Composition {

@@ -60,7 +60,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.node.ObjectNode;
 
-/** What a client tries that can send requests and reach the ports, but is no peer. */
+/** Attacks of a client that can send requests and reach the ports, but is no peer. */
 @Timeout(300)
 class HostileClientTest {
     private static final VllmRank VLLM =
@@ -147,7 +147,7 @@ class HostileClientTest {
         return params;
     }
 
-    /** vLLM's question, as any program can ask it, and what is told. */
+    /** Asks vLLM's question, as any program can, and returns the answer. */
     private static Optional<RankInfo> told(JsonFields params) {
         try (SideChannel channel = new ZeroMqSideChannel()) {
             List<byte[]> answer = channel.ask(
@@ -162,7 +162,7 @@ class HostileClientTest {
         }
     }
 
-    /** Reads 192 KiB over TCP with what the side channel tells, or with what an insider was told. */
+    /** Reads 192 KiB over TCP with the side channel's answer, or with an insider's. */
     private static boolean isReadBy(RankInfo owner, EmbeddedAgent.Settings settings) throws TransferException {
         long bytes = Math.min(192 << 10, owner.blocks() * owner.layout().blockBytes());
         try (Arena arena = Arena.ofShared();
@@ -230,7 +230,10 @@ class HostileClientTest {
         }
     }
 
-    /** Blocks of the attacker's prompt, signed as those of another prompt: what is loaded is shared with every request that has that. */
+    /**
+     * Blocks of the attacker's prompt, signed as those of another prompt: loaded blocks are shared with every request that has the other
+     * prompt.
+     */
     @Test
     void onlyTheOwnerSignsWhichPromptBlocksAreOf() {
         int[] own = FakeKvRequest.counting(70_000, LENGTH);
@@ -285,7 +288,7 @@ class HostileClientTest {
                 FakeEngine secret = engine(config("d", Guard.SECRET));
                 FakeEngine strict = engine(config("e", Guard.ALLOWED_PEERS));
                 FakeEngine open = engine(config("f", Guard.NONE))) {
-            // What is refused below would do elsewhere.
+            // The parameters refused below are valid elsewhere.
             Running loaded = open.admit(
                     new FakeKvRequest("d-0", prompt, 16).withKvTransferParams(prefill(evil, "p-0", prompt)), 0);
             until(() -> !loaded.isLoading(), open, evil);

@@ -3,7 +3,7 @@ package baton.connectors.nixl;
 import baton.kv.connector.Measurement;
 import java.util.List;
 
-/** What engines have measured. */
+/** The measurements of engines. */
 final class Measured {
     private Measured() {}
 

@@ -130,7 +130,7 @@ public final class MemoryNet {
         beforeAnswer = action;
     }
 
-    /** What agents were notified of, but for what came with a transfer. */
+    /** The agents' notifications, except those of transfers. */
     List<String> notified() {
         return List.copyOf(notified);
     }
@@ -152,7 +152,7 @@ public final class MemoryNet {
         }
     }
 
-    /** Messages are lost, though whoever sends them does not know. */
+    /** Loses messages, unnoticed by their senders. */
     void loseMessages(boolean on) {
         losesMessages = on;
     }
@@ -279,7 +279,7 @@ public final class MemoryNet {
         private final Map<Long, Long> writes = new HashMap<>();
 
         private final List<Notification> inbox = new ArrayList<>();
-        /** By name; as long as one lives, whoever connects is given the same. */
+        /** The peers by name; all connections to a living agent share one. */
         private final Map<String, Peer> peers = new HashMap<>();
 
         private Agent(String name) {

@@ -115,7 +115,7 @@ class MessagesTest {
             Metadata ofBaton = ofBaton(checksums);
             byte[] message = ofBaton.encode();
             assertThat(Metadata.read(message)).usingRecursiveComparison().isEqualTo(ofBaton);
-            // What vLLM knows stands before it, unchanged.
+            // vLLM's fields precede it, unchanged.
             byte[] known = hex(METADATA);
             assertThat(Arrays.copyOfRange(message, 3, known.length))
                     .isEqualTo(Arrays.copyOfRange(known, 3, known.length));

@@ -37,7 +37,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** Two engines in one thread: what one computed the other has, byte by byte, or it is not used and the reason is counted. */
+/** Two engines in one thread: the other has one's computed blocks, byte by byte, or does not use them and counts the reason. */
 class NixlConnectorTest {
     private static final int BLOCK_SIZE = 4;
     private static final int HEADS = 2;
@@ -146,7 +146,7 @@ class NixlConnectorTest {
         return Measured.rejections(measured);
     }
 
-    /** The request runs on from what it has, and what it then has is right. */
+    /** The request continues from its blocks, and all its blocks are right then. */
     private void completes(Running running) {
         decode.step(new Share(running, running.remainingTokens()));
         assertThat(decode.holds(running, 0, running.request().promptLength())).isTrue();
@@ -659,7 +659,7 @@ class NixlConnectorTest {
         allBlocksAreBack();
     }
 
-    /** What the decode instance answers a turn of 17 tokens with, 16 of which it keeps for the next; both engines are new. */
+    /** The decode instance's answer to a turn of 17 tokens, 16 of which it keeps for the next; both engines are new. */
     private JsonFields earlierTurn() {
         decode.close();
         prefill.close();
@@ -708,7 +708,7 @@ class NixlConnectorTest {
     /** By the owner's clock, which the handshake compares. Heartbeats may have extended the lease; vLLM does not count on that. */
     @ParameterizedTest
     @CsvSource({"474, 16", "476, 0"})
-    void anEarlierTurnWhoseLeaseExpiresWithinFiveSecondsIsNotPulled(int secondsLater, int pulled) {
+    void anEarlierTurnWithALeaseOfFiveMoreSecondsIsNotPulled(int secondsLater, int pulled) {
         JsonFields earlier = earlierTurn();
         ticker.advance(Duration.ofSeconds(secondsLater));
         JsonFields next = nextTurn(earlier);

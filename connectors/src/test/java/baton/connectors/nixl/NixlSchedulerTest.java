@@ -210,7 +210,7 @@ class NixlSchedulerTest {
 
     /** Of a window of 8, token 19 attends to blocks 3 and 4, token 24 to blocks 4 to 6. */
     @Test
-    void aPromptWhoseBlocksAWindowHasLeftIsNotHandedOver() {
+    void aPromptWithBlocksBehindTheWindowIsNotHandedOver() {
         try (NixlScheduler other = windowed()) {
             FakeKvRequest request = request("a", 20);
             other.onNewRequest(request);
@@ -343,7 +343,7 @@ class NixlSchedulerTest {
     }
 
     @Test
-    void blocksWhoseLoadFailedGetANewGeneration() {
+    void blocksWithAFailedLoadGetANewGeneration() {
         FakeKvRequest request = request("a", 8);
         scheduler.onNewRequest(request);
         scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);

@@ -109,7 +109,7 @@ class NixlSettingsTest {
                 "{'peers': ['a']} | peers: has 'a', must have host:port",
                 "{'side_channel_host': '192.0.2.1'} | side_channel_host: is 192.0.2.1, with which other hosts reach the KV port",
                 "{'vllm_compat': 'auto'} | vllm_compat: unsupported value 'auto'; allowed: mirror or an object",
-                "{'vllm_compat': {'version': '0.32.0', 'model': 'm'}} | vllm_compat.attn_backend_name: is missing, must be as vLLM has it",
+                "{'vllm_compat': {'version': '0.32.0', 'model': 'm'}} | vllm_compat.attn_backend_name: is missing, must be vLLM's value",
                 "{'vllm_compat': {'vllm_version': '0.32.0'}} | vllm_compat.vllm_version: unknown field; known: version, model, attn_backend_name, cache_dtype",
                 "{'vllm_compat': {'version': [], 'model': 'm', 'attn_backend_name': 'X'}} | vllm_compat.version: is [], must name each version once",
                 "{'vllm_compat': {'version': ['1', '1'], 'model': 'm', 'attn_backend_name': 'X'}} | vllm_compat.version: is [1, 1], must name each version once",

@@ -30,7 +30,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /**
- * The handshake beside what a real vLLM 0.32.0 answered on a CPU, serving tiny-ledger in fp32 with blocks of 32 tokens. {@code
+ * The handshake beside the answer of a real vLLM 0.32.0 on a CPU, serving tiny-ledger in fp32 with blocks of 32 tokens. {@code
  * record_handshake.py} made {@code handshake-cpu.json}; it is run with the Python that vLLM is installed in.
  */
 @Timeout(300)
@@ -60,7 +60,7 @@ class VllmContractTest {
     }
 
     @Test
-    void whatIsReadOfAnAnswerIsWrittenAsTheSameBytes() {
+    void aDecodedAnswerIsEncodedAsTheSameBytes() {
         Payload payload = Payload.read(recorded("payload"));
         Metadata read = Metadata.read(payload.metadata());
         // A map of 21 entries has no field of Baton's.
@@ -172,7 +172,7 @@ class VllmContractTest {
 
     @ParameterizedTest
     @CsvSource({"LBHNC, HEADS", "BLHNC, HEADS", "LBNHC, TOKENS"})
-    void layoutsOfOtherBackendsAreTold(String layout, BlockInterior interior) {
+    void layoutsOfOtherBackendsAreRecognized(String layout, BlockInterior interior) {
         assertThat(READER.info("", with(metadata(), layout, "FLASH_ATTN", regions(2)), new Rank(0, 1)))
                 .satisfies(info -> {
                     assertThat(info.interior()).isEqualTo(interior);

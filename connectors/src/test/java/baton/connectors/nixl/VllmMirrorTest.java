@@ -31,7 +31,7 @@ class VllmMirrorTest {
     private static final PeerAddress SECOND = new PeerAddress("127.0.0.3", 5600);
 
     private final VirtualTicker ticker = new VirtualTicker();
-    /** What peers answer, by their addresses; the others do not answer. */
+    /** The peers' answers by their addresses; other peers do not answer. */
     private final Map<PeerAddress, byte[]> answers = new HashMap<>();
 
     private int questions;

@@ -56,7 +56,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
- * Blocks of a vLLM instance: what its handshake says of them, and what is read then. The owner is memory in vLLM's layouts, filled with
+ * Blocks of a vLLM instance: their description in its handshake, and reading them. The owner is memory in vLLM's layouts, filled with
  * the keys and values of a prompt, beside a decode instance.
  */
 @Timeout(300)
@@ -360,7 +360,7 @@ class VllmOwnerTest {
         }
     }
 
-    /** What an earlier turn has computed is the beginning of the next turn's prompt. */
+    /** The blocks of an earlier turn are the beginning of the next turn's prompt. */
     @ParameterizedTest
     @CsvSource({"48, 48", "76, 0"})
     void blocksOfAnEarlierTurnAreReadUnlessTheyAreOfMoreTokensThanThePrompt(int tokens, int loaded) {

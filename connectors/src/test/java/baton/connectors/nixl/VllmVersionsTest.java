@@ -80,7 +80,7 @@ class VllmVersionsTest {
                 .getFirst();
     }
 
-    /** The side channel of a vLLM instance, which answers what a real one has answered. */
+    /** The side channel of a vLLM instance, which gives a real one's recorded answers. */
     private void decode(String host, String version) throws Exception {
         byte[] metadata = Payload.read(VllmContractTest.recorded("payload")).metadata();
         SideChannel.Listener _ = net.sideChannel(host)

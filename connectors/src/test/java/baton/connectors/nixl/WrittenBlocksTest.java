@@ -120,7 +120,7 @@ class WrittenBlocksTest {
         return new FakeKvRequest(id, FakeKvRequest.counting(1, length), decodeBlockSize);
     }
 
-    /** What a client that calls both instances at once knows. */
+    /** The parameters of a client that calls both instances at once. */
     private static JsonFields whereToLook(int tensorParallelSize) {
         return JsonFields.parse(
                 "kv_transfer_params",
@@ -277,7 +277,7 @@ class WrittenBlocksTest {
         allBlocksAreBackAndNothingIsRejected();
     }
 
-    /** The ids of all requests have in common what is not random. */
+    /** The ids of all requests share their part that is not random. */
     @Test
     void aReferenceThatNamesBlocksNeverGetsThoseOfAnotherRequestPushed() {
         Running pulled = prefilling("cmpl-r-0-deadbeef");
@@ -374,7 +374,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aVllmPeerGetsOnlyNotificationsThatVllmKnows() {
+    void aVllmPeerGetsOnlyVllmsNotifications() {
         net.vllmAnswers(true);
         FakeKvRequest queued = atPrefill("cmpl-r-0-deadbeef", 9);
         prefill.scheduler().onNewRequest(queued);
@@ -574,7 +574,7 @@ class WrittenBlocksTest {
                 && pool.asSlice(1).mismatch(pool.asSlice(0, pool.byteSize() - 1)) == -1;
     }
 
-    /** It has the blocks, and what was told to be done with them comes once more. */
+    /** It has the blocks, and the instruction about them comes once more. */
     @Test
     void aWriteThatComesAgainChangesNothing() {
         Running running = registered("r");
@@ -648,7 +648,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aPushWhoseCancellationIsLostIsForgotten() {
+    void aPushWithALostCancellationIsForgotten() {
         Running running = registered("r");
         net.loseMessages(true);
         decode.end(running, RequestEnd.ABORTED);
@@ -711,7 +711,7 @@ class WrittenBlocksTest {
 
     /** The prefill instance goes on writing, over its own connection. */
     @Test
-    void aPushWhoseConnectionBreaksIsOverAndTheNextOneSucceeds() {
+    void aPushThatLosesItsConnectionIsOverAndTheNextOneSucceeds() {
         Running running = registered("cmpl-r-0-0badcafe");
         Running first = prefilling("cmpl-r-0-deadbeef");
         prefill.step(new Share(first, 4));
@@ -736,7 +736,7 @@ class WrittenBlocksTest {
 
     @ParameterizedTest
     @ValueSource(ints = {0, 4, 9})
-    void aPrefillInstanceWhoseConnectionBreaksPushesOverTheNextOne(int before) {
+    void aPrefillInstanceThatLosesItsConnectionPushesOverTheNextOne(int before) {
         Running running = registered("r");
         Running first = prefilling("r");
         if (before > 0) {
@@ -754,7 +754,7 @@ class WrittenBlocksTest {
         allBlocksAreBackAndNothingIsRejected();
     }
 
-    /** What was good when it was digested is not when it has been written again. */
+    /** A block that was good when it was digested is bad after it has been written again. */
     @Test
     void checksumsOfBlocksThatArePushedTwiceAreComputedAgain() {
         Running running = registered("r");
@@ -930,7 +930,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aPushWhosePrefillRequestNeverComesFailsAfterALease() {
+    void aPushWithoutAPrefillRequestFailsAfterALease() {
         Running running = registered("r");
         heartbeats(5);
         assertThat(running.isLoading()).isTrue();

@@ -42,7 +42,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What is stored and what is loaded, as settings and requests say. */
+/** The values stored and loaded, by settings and requests. */
 class OffloadingConnectorTest {
     private static final int BLOCK = 16;
     private static final KvLayout LAYOUT = new KvLayout(3, 2, 8, BLOCK, DType.BF16);
@@ -111,7 +111,7 @@ class OffloadingConnectorTest {
     }
 
     @Test
-    void nothingIsStoredOfARequestWhoseLogitsAreNotFinite() {
+    void nothingIsStoredOfARequestWithLogitsThatAreNotFinite() {
         start();
         FakeKvRequest request = request(100);
         engine.discardSavesOf(request);
@@ -164,7 +164,7 @@ class OffloadingConnectorTest {
     }
 
     @Test
-    void whatMemoryHasEvictedComesFromTheTierBehindIt() {
+    void evictedValuesComeFromTheTierBehindMemory() {
         settings.put("cpu_bytes_to_use", 12 * LAYOUT.blockBytes());
         settings.put("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", "unused")));
         start();
@@ -222,7 +222,7 @@ class OffloadingConnectorTest {
 
     /** The memory takes no read although it has the values. */
     @Test
-    void whatAStepComputesFromBlocksThatItDidNotLoadIsNotStored() {
+    void resultsFromBlocksThatFailedToLoadAreNotStored() {
         settings.put("sync_load_budget_bytes", 6 * LAYOUT.blockBytes());
         AtomicBoolean rejects = new AtomicBoolean();
         start(new StoreOpener() {
@@ -316,7 +316,7 @@ class OffloadingConnectorTest {
     }
 
     @Test
-    void eventsTellTheHashesOfWhatMemoryStores() {
+    void eventsHaveTheHashesOfStoredValues() {
         start();
         FakeKvRequest request = request(3 * BLOCK);
         computed(request);

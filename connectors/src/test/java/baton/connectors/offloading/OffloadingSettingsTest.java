@@ -144,7 +144,7 @@ class OffloadingSettingsTest {
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"failure_threshold": 0}}]} | extra.secondary_tiers[0].backpressure.failure_threshold: is 0, must be at least 1
             {"cpu_bytes_to_use": 1, "backpressure": {"high_water_s": 1, "low_water_s": 2}, "secondary_tiers": [{"type": "fs", "root_dir": "kv"}]} | extra.backpressure.low_water_s: is 2.0, must be at most high_water_s=1.0
             """)
-    void whatCannotBeUsedIsNamed(String json, String message) {
+    void unusableSettingsAreNamed(String json, String message) {
         assertThatThrownBy(() -> settings(json))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(message);

@@ -11,7 +11,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Orders of vLLM's pages. Each element is a number that tells its token, head, dimension, and whether it is a key's or a value's. */
+/** Orders of vLLM's pages. Each element is a number made of its token, head, dimension, and of whether it is a key's or a value's. */
 class PageRearrangementTest {
     private static final KvLayout LAYOUT = new KvLayout(1, 3, 32, 64, DType.F32);
     private static final int DIMS = LAYOUT.headDim();

@@ -6,7 +6,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** What the ids of two legs have in common. */
+/** The common part of the ids of two legs. */
 class RequestIdMapTest {
     @ParameterizedTest
     @CsvSource({

@@ -389,7 +389,7 @@ class P2pNcclConnectorTest {
                 .isEqualTo("peer_gone");
     }
 
-    /** What was not received never passes for received, whatever is thrown on the way. */
+    /** Tokens that were not received are never reported as received, whatever is thrown on the way. */
     @Test
     void aLoadThatThrowsFails() throws Exception {
         Side decode = new Side(

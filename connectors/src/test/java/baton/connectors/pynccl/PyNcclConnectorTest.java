@@ -214,7 +214,7 @@ class PyNcclConnectorTest {
     }
 
     @Test
-    void nothingIsSentOfARequestWhoseLogitsAreNotFinite() {
+    void nothingIsSentOfARequestWithLogitsThatAreNotFinite() {
         FakeEngine prefill = engine(KvRole.PRODUCER);
         FakeEngine decode = engine(KvRole.CONSUMER, config -> config.extra("lookup_timeout_seconds", 0.3), 1, 3);
         FakeKvRequest request = request("p", 0, 20);
@@ -293,7 +293,7 @@ class PyNcclConnectorTest {
         await("it is given up", () -> counted("baton:kv_lookup_insert_failures", "full") == 2, prefill);
         Running first = load(decode, request("da", 0, 40), 0);
         assertHidden(first);
-        // For the last one there is room to tell the consumer at once.
+        // The last one has room for notifying the consumer at once.
         Running second = load(decode, request("dlarge", 200, 60), 0);
         assertThat(second.computedTokens()).isZero();
         assertThat(counted("baton:kv_lookup_failures", "never")).isEqualTo(1);
@@ -406,11 +406,11 @@ class PyNcclConnectorTest {
         assertHidden(load(decode, request("da", 0, 9), 0));
         // Behind all that were sent before it.
         assertHidden(load(decode, request("db", 50, 9), 0));
-        await("what was sent is counted", () -> counted("baton:kv_lookup_inserts", "") >= 2, prefill);
+        await("the sent entries are counted", () -> counted("baton:kv_lookup_inserts", "") >= 2, prefill);
         assertThat(counted("baton:kv_lookup_inserts", "")).isEqualTo(2);
     }
 
-    /** Its pool bounds what a consumer takes, as nothing larger can be asked for; its buffer holds nothing. */
+    /** A consumer's pool bounds its entries, as larger ones cannot be asked for; its buffer holds nothing. */
     @Test
     void theConsumersBufferSizeIsNoBoundOfPrompts() {
         FakeEngine prefill = engine(KvRole.PRODUCER);

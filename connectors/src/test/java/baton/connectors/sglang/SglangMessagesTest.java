@@ -137,7 +137,7 @@ class SglangMessagesTest {
     }
 
     @Test
-    void aPrefillRankDropsWhatItCannotReadAndGoesOn() throws Exception {
+    void aPrefillRankDropsUnreadableMessagesAndGoesOn() throws Exception {
         int port = FreePorts.inARow(1);
         FakeEngine prefill = engine(KvRole.PRODUCER, port);
         PeerAddress rank =

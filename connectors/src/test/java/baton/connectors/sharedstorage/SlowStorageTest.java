@@ -195,7 +195,7 @@ class SlowStorageTest {
     }
 
     @Test
-    void aPromptWhoseEntryCouldNotBeLookedUpInTimeIsNotSaved() throws IOException {
+    void aPromptWithALateLookUpIsNotSaved() throws IOException {
         FakeEngine producer = engine(KvRole.PRODUCER);
         FakeKvRequest request = request(0, 40);
         threads.holds = true;

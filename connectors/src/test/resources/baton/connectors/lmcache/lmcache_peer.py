@@ -90,7 +90,7 @@ for url in asked["urls"]:
                 memoryview(stored.byte_array).cast("B")[:] = file.read()
             run(connector.put(key, stored))
             number += 1
-        # The lm protocol has no reply to a put: what is asked behind it has seen it.
+        # The lm protocol has no reply to a put: a later question is answered after it.
         run(connector.exists(key))
     stores.append(read)
 

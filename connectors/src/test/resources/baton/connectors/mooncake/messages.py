@@ -1,4 +1,4 @@
-"""Decodes messages with vLLM's classes, says what it read, and encodes them again."""
+"""Decodes messages with vLLM's classes, prints them, and encodes them again."""
 
 import sys
 

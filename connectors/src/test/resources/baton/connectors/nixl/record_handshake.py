@@ -1,4 +1,4 @@
-"""Records what a running vLLM answers to a NIXL handshake, as contract tests read it.
+"""Records a running vLLM's answer to a NIXL handshake, as contract tests read it.
 
     record_handshake.py HOST PORT FILE [PP_RANK TP_RANK]
 

@@ -166,7 +166,7 @@ final class PdLink implements Runnable {
             throws MessageException {
         List<byte[]> frames = call.ask(List.of(message.encode()), timeout);
         if (!(PdMessage.decode(frames.getFirst()) instanceof PdMessage.Answer answer)) {
-            throw new MessageException("it answers what is no answer");
+            throw new MessageException("it sends a malformed answer");
         }
         if (!answer.refused().isEmpty()) {
             throw new MessageException("it refuses this instance: " + PeerAddress.shown(answer.refused()));

@@ -22,7 +22,7 @@ sealed interface PdMessage {
     /** Blocks in one message. A message has at most 64 KiB. */
     int MOST_BLOCKS = 1024;
 
-    /** Of a block's hash. */
+    /** The length of a block's hash. */
     int HASH_BYTES = 32;
 
     /**

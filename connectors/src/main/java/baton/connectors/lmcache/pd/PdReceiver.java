@@ -51,7 +51,7 @@ import org.slf4j.LoggerFactory;
  * Locks: the monitor guards the state; "agentLock" has the agent used by one thread at a time.
  */
 
-/** A decode instance's side: a store behind the buffer that has nothing, but knows what is coming. Thread-safe. */
+/** A decode instance's side: an empty store behind the buffer that knows which blocks are coming. Thread-safe. */
 public final class PdReceiver implements BlockStore {
     private static final Logger log = LoggerFactory.getLogger(PdReceiver.class);
     private static final String PORT = "pd_peer_init_port";
@@ -74,7 +74,7 @@ public final class PdReceiver implements BlockStore {
     @GuardedBy("this")
     private final Map<BlockHash, Integer> coming = new HashMap<>();
 
-    /** By request. */
+    /** The expected blocks by request. */
     @GuardedBy("this")
     private final Map<String, Expected> expected = new HashMap<>();
 
@@ -128,7 +128,7 @@ public final class PdReceiver implements BlockStore {
         return pool.format();
     }
 
-    /** The request's blocks come by that hand-over, unless it has begun already: then it says itself what comes. */
+    /** Expects a request's blocks from that hand-over. A hand-over that has begun already names its blocks itself. */
     synchronized void expect(String requestId, String transfer, List<BlockHash> blocks) {
         if (!closed && !begun.contains(transfer) && expected.size() < MOST_REMEMBERED) {
             expected.put(requestId, new Expected(transfer, List.copyOf(blocks)));
@@ -157,7 +157,7 @@ public final class PdReceiver implements BlockStore {
         return coming.containsKey(block) && !pool.memory().isPresent(block);
     }
 
-    /** Is over when none of these is coming any more. What has come is in the buffer, so it never succeeds. */
+    /** The read is over when none of these is coming any more. It never succeeds, as blocks that have come are in the buffer. */
     @Override
     public StoreTask contains(List<BlockHash> keys, Deadline deadline) {
         StoreTask task = new StoreTask(keys.size(), deadline);

@@ -25,9 +25,10 @@ import java.util.stream.Gatherers;
 
 /*
  * A request's blocks are announced to its receiver when the request comes. When some have been computed they are copied into the buffer,
- * and offered: the receiver reads what it lacks and says what it has. Until it has answered, or its time is up, their slots are pinned.
+ * and offered: the receiver reads the blocks that it lacks and reports those that it has. Until it has answered, or its time is up, their
+ * slots are pinned.
  *
- * A receiver has a thread of its own here, as a receiver that does not answer must hold up no other.
+ * Each receiver has a thread of its own here, as one that does not answer must not delay the others.
  */
 
 /** A prefill instance's side: a store behind the buffer to which blocks are only put. Thread-safe. */
@@ -44,7 +45,7 @@ public final class PdSender implements BlockStore {
     @GuardedBy("this")
     private final Map<PeerAddress, PdLink> links = new HashMap<>();
 
-    /** By the buffer's key. */
+    /** The transfers by the buffer's key. */
     @GuardedBy("this")
     private final Map<BlockHash, Named> names = new HashMap<>();
 
@@ -130,7 +131,7 @@ public final class PdSender implements BlockStore {
         }
     }
 
-    /** Nothing more is put for it: what has not been offered will not come. */
+    /** Ends a hand-over: blocks that have not been offered will not come. */
     synchronized void end(Transfer transfer) {
         for (BlockHash own : transfer.named) {
             names.remove(own);
@@ -151,7 +152,7 @@ public final class PdSender implements BlockStore {
         return StoreTask.rejected(keys.size(), deadline);
     }
 
-    /** Succeeds for what the receiver has. The values are in the buffer, one range each, and of one request. */
+    /** Succeeds for the blocks that the receiver has. The values are in the buffer, one range each, and of one request. */
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
         ValueRanges ranges = from.getFirst();

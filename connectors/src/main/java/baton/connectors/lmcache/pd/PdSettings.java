@@ -26,10 +26,10 @@ public record PdSettings(
         Duration longestWait,
         int leastLoad,
         PeerAccess access) {
-    /** For a connection and its first question. */
+    /** The limit for a connection and its first question. */
     static final Duration CONNECT = Duration.ofSeconds(5);
 
-    /** For a message that has no answer. */
+    /** The limit for a message that has no answer. */
     static final Duration TELL = Duration.ofSeconds(30);
 
     private static final Duration LONGEST_READ = Duration.ofSeconds(15);
@@ -40,12 +40,12 @@ public record PdSettings(
         RECEIVER
     }
 
-    /** For one batch of blocks to be read: requests do not wait longer for them. */
+    /** The limit for reading one batch of blocks: requests do not wait longer for them. */
     Duration readTimeout() {
         return longestWait.compareTo(LONGEST_READ) < 0 ? longestWait : LONGEST_READ;
     }
 
-    /** For the answer to one batch of blocks. */
+    /** The limit for the answer to one batch of blocks. */
     Duration answerTimeout() {
         return readTimeout().multipliedBy(2);
     }

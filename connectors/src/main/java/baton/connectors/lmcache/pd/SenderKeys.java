@@ -15,14 +15,14 @@ import java.util.UUID;
 import tools.jackson.databind.JsonNode;
 
 /**
- * A prefill instance's blocks: each request's have keys of their own, so that each request's are offered to its receiver, which says what
- * it has already. On the scheduler's thread.
+ * A prefill instance's blocks: each request's have keys of their own, so that each request's are offered to its receiver, which reports the
+ * blocks that it has already. On the scheduler's thread.
  */
 public final class SenderKeys implements ChunkKeys {
-    /** In {@code kv_transfer_params} of a prefill request, LMCache's: {@code receiver_host}, {@code receiver_init_port}. */
+    /** LMCache's key in {@code kv_transfer_params} of a prefill request: {@code receiver_host}, {@code receiver_init_port}. */
     private static final String SPEC = "disagg_spec";
 
-    /** In {@code kv_transfer_params} of the answer and of the decode request: which hand-over has its blocks. */
+    /** The key in {@code kv_transfer_params} of the answer and of the decode request: the hand-over that has its blocks. */
     static final String TRANSFER = "lmcache.pd_transfer";
 
     private final PdSettings settings;
