@@ -19,8 +19,8 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Sends the same requests to two servers that serve the same checkpoint, in turns of about a second, so that what disturbs one disturbs the
- * other. A turn begins when the processors are at rest.
+ * Sends the same requests to two servers that serve the same checkpoint, in turns of about a second, so that a disturbance of one disturbs
+ * the other. A turn begins when the processors are at rest.
  *
  * @param budget for all cases; also the deadline for each answer
  * @param each how long each case is measured with each server at most; empty: as the budget allows
@@ -51,7 +51,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
     private static final double TURN_SECONDS = 1;
 
     private static final Duration LONGEST_REST = Duration.ofSeconds(5);
-    /** Of the budget that is left, for waiting before a turn. */
+    /** The share of the remaining budget for waiting before a turn. */
     private static final double REST_SHARE = 0.1;
 
     private static final Duration SHORTEST_DEADLINE = Duration.ofSeconds(1);
@@ -73,7 +73,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         }
     }
 
-    /** A server does not support what a case needs; the message names it. */
+    /** A server does not support a feature that a case needs; the message names it. */
     private static final class NotComparableException extends IOException {
         NotComparableException(String message) {
             super(message);
@@ -96,7 +96,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         private boolean restless;
         private int casesLeft = PREFILL_TOKENS.length + DECODE_REQUESTS.length;
         private double secondsPerToken;
-        /** Of the decode case before, of the faster server. */
+        /** The shortest step of the faster server in the decode case before. */
         private double shortestStep = Double.POSITIVE_INFINITY;
 
         private Optional<IOException> refused = Optional.empty();
@@ -219,7 +219,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             return left.compareTo(SHORTEST_DEADLINE) < 0 ? SHORTEST_DEADLINE : left;
         }
 
-        /** Waits until what the server before still does is over. */
+        /** Waits until the server before has finished its work. */
         private void rest() throws IOException {
             // A machine that is never at rest must leave time for the turns.
             Duration part = budget.share(REST_SHARE).left();
@@ -367,7 +367,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                     try {
                         seconds = turn(Stream.generate(next).limit(requests).toList());
                     } catch (LateException e) {
-                        leftOut.add("against %s: %s; what was measured before counts"
+                        leftOut.add("against %s: %s; earlier measurements count"
                                 .formatted(Run.this.other.url(), e.getMessage()));
                         return;
                     }

@@ -19,7 +19,7 @@ import tools.jackson.databind.JsonNode;
 /**
  * Several clients, each of which asks for one token, and again when it is answered.
  *
- * @param asked what was asked and answered
+ * @param asked the requests and their answers
  * @param seconds from the first request to the last answer
  */
 record ClosedLoop(List<Asked> asked, double seconds) {

@@ -95,7 +95,7 @@ public final class CompletionsClient {
      * @param events when tokens came, and how many; at least one
      * @param promptTokens as the server counts them, 0 if it reports no count
      * @param cachedTokens those of the prompt that were not computed, likewise
-     * @param tokens those that the server lists
+     * @param tokens listed by the server
      */
     record Answer(long sent, List<Event> events, int promptTokens, int cachedTokens, List<Token> tokens) {
         long first() {
@@ -251,7 +251,7 @@ public final class CompletionsClient {
             Thread.currentThread().interrupt();
             throw new IOException(url + ": interrupted", e);
         } finally {
-            // Cancels what has not ended.
+            // Cancels the responses that have not ended.
             responses.forEach(response -> response.cancel(true));
         }
     }

@@ -47,7 +47,7 @@ import tools.jackson.databind.node.ObjectNode;
  * Measures connectors as clients see them: the time to the first token, and requests a second, of real instances behind a router,
  * beside one instance alone that computes the same prompts in turns. Every answer is compared with the instance's alone.
  *
- * <p>Prompts are random, and no instance shares blocks among requests, so that what is not computed came through the connector.
+ * <p>Prompts are random, and no instance shares blocks among requests, so that all tokens that are not computed came through the connector.
  *
  * @param baton runs Baton
  * @param warmUp whether instances warm up before they are ready
@@ -99,7 +99,7 @@ public record ConnectorBench(
     }
 
     /**
-     * Measures with the checkpoint in this directory. What fails for one connector is in its row.
+     * Measures with the checkpoint in this directory. A failure of one connector is in its row.
      *
      * @throws ConfigException if the model has too few positions for all prompts
      * @throws IOException if the checkpoint cannot be read, this thread is interrupted, or this process is ended
@@ -200,11 +200,11 @@ public record ConnectorBench(
         private final Load load;
         private final RandomPrompts prompts;
         private Optional<Instance> reference = Optional.empty();
-        /** Of the row that is being measured. */
+        /** The number of answers compared for the row that is being measured. */
         private int compared;
 
         private int ties;
-        /** Set when a signal ends this process, and with it all instances: what fails then is no connector's failure. */
+        /** Set when a signal ends this process, and with it all instances: later failures are no connector's. */
         private volatile boolean ending;
 
         private final Thread onSignal = Thread.ofPlatform().unstarted(() -> ending = true);
@@ -506,7 +506,7 @@ public record ConnectorBench(
             return List.of(
                     "--max-model-len",
                     Integer.toString(Collections.max(load.tokens()) + OUTPUT),
-                    // What an instance has computed itself would hide what the connector does.
+                    // Blocks that an instance has computed itself would hide the connector's work.
                     "--no-enable-prefix-caching",
                     "--disable-uvicorn-access-log");
         }
@@ -515,7 +515,7 @@ public record ConnectorBench(
             return CompletionsClient.connect("url", url.toString(), Optional.of(name()), DEADLINE);
         }
 
-        /** What servers call the model. */
+        /** The servers' name of the model. */
         private String name() {
             return String.valueOf(model.toAbsolutePath().normalize().getFileName());
         }

@@ -28,7 +28,7 @@ import tools.jackson.databind.node.ObjectNode;
  * A way to use a connector, as {@link ConnectorBench} measures it: one row of its tables. All of them are in {@code connector-cases.json}, in
  * the order in which they are measured and shown, each with the facts that cannot be measured.
  *
- * @param name the value of {@code kv_connector}, and a word for what is not its default
+ * @param name the value of {@code kv_connector}, and a word for settings other than the default
  */
 public record ConnectorCase(String name, JsonNode fields) {
     static final String REDIS = "redis-server";
@@ -86,7 +86,7 @@ public record ConnectorCase(String name, JsonNode fields) {
         return fields.has("cluster") || fields.path("pair").asBoolean(false);
     }
 
-    /** Whether the decode instance finds by itself what the prefill instance has stored. */
+    /** Whether the decode instance finds the prefill instance's stored blocks by itself. */
     boolean hits() {
         return fields.path("hits").asBoolean(false);
     }
@@ -117,7 +117,7 @@ public record ConnectorCase(String name, JsonNode fields) {
         return connector;
     }
 
-    /** A pair whose settings are those of the case. */
+    /** A pair with the settings of the case. */
     private record Configured(ConnectorCase of) implements ClusterConnector {
         @Override
         public String kvConnector() {

@@ -17,9 +17,9 @@ import tools.jackson.databind.node.ObjectNode;
 
 /** Tables of the figures of {@link ConnectorBench}. */
 public final class ConnectorFigures {
-    /** Of a new prompt: another instance computes it when it is asked for. */
+    /** The figures of a new prompt: another instance computes it when it is asked for. */
     static final String HANDED_OVER = "handed over";
-    /** Of a prompt that was computed before and is in a store, not in the instance's pool. */
+    /** The figures of a prompt that was computed before and is in a store, not in the instance's pool. */
     static final String HIT = "hit";
 
     private static final Layout ABOUT = new Layout()

@@ -77,7 +77,7 @@ final class EngineRequest {
         return ended.resultNow();
     }
 
-    /** From the submission to the first token; only after {@link #await}. */
+    /** The seconds from the submission to the first token; only after {@link #await}. */
     double secondsToFirst() {
         return (first.resultNow() - submitted) * 1e-9;
     }

@@ -32,7 +32,7 @@ import tools.jackson.databind.node.ObjectNode;
  * Measures forward passes of one model, without scheduler, sampler and server, and the machine's limits.
  *
  * <p>A pass cannot be stopped, and how long it takes is not known before. So each case is run once first, those with few tokens
- * before those with many, and only if what the one before took says that it fits into the budget. After that, in rounds, every case
+ * before those with many, and only if by the time of the case before it fits into the budget. After that, in rounds, every case
  * has its share of the time that is left, saves it up until a pass is affordable, and is measured twice if that is possible at all.
  */
 final class ForwardBench {
@@ -41,7 +41,7 @@ final class ForwardBench {
     static final int[] DECODE_BATCHES = {1, 8, 32};
     static final int BLOCK_SIZE = 16;
     private static final int[] PREFILL_TOKENS = {512, LONGEST_PREFILL};
-    /** Not reported: its time predicts the times of the other cases. */
+    /** The tokens of a case that is not reported: its time predicts the times of the other cases. */
     private static final int SHORT_PREFILL = 128;
 
     private static final int ROUNDS = 3;
@@ -49,7 +49,7 @@ final class ForwardBench {
     private static final double FIRST_SHARE = 0.8;
     /** Share of the time left after that; the rest is for requests through the engine. */
     private static final double ROUNDS_SHARE = 0.6;
-    /** Times its share: what {@link MachineLimits.Probe#measure} takes. */
+    /** The shares that one {@link MachineLimits.Probe#measure} takes. */
     private static final int LIMITS_SHARES = 5;
     /** Passes beside products take twice as long as passes alone. */
     private static final int BESIDE_SHARES = 2;
@@ -322,7 +322,7 @@ final class ForwardBench {
             return decode ? count * LeastWork.prefillFlops(config, 1) : LeastWork.prefillFlops(config, count);
         }
 
-        /** The last pass's seconds: what the next one takes. */
+        /** The seconds of the last pass, as the estimate of the next one. */
         double last() {
             return seconds.isEmpty() ? first : seconds.getLast();
         }

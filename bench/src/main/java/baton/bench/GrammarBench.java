@@ -221,7 +221,7 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
         }
     }
 
-    /** Schemas by what they have. */
+    /** Schemas by their features. */
     static Map<String, String> schemas() {
         Map<String, String> schemas = new LinkedHashMap<>();
         schemas.put(

@@ -41,9 +41,9 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures the hand-over of prompts from a prefill engine in another process to a decode engine here: from the end of prefill's last
- * forward pass to the step that computes decode's first token, by what the engines themselves record. Both legs of a request are
- * sent at once, as the router does, and, where that is something else, one after the other too, in turns. Each prompt that is
- * measured is computed anew.
+ * forward pass to the step that computes decode's first token, by the engines' own records. Both legs of a request are sent at once, as the
+ * router does, and, for connectors that then work differently, one after the other too, in turns. Each prompt that is measured is computed
+ * anew.
  *
  * <p>Beside it, in the same run, the transfer alone: after each hand-over, when both engines have nothing to do, as many bytes in
  * blocks of the same size from the same process to this one by another transfer agent of the same kind. Both engines and all
@@ -70,14 +70,14 @@ public record HandoverBench(
     /** Number of the prompt that is repeated, so that prefill finds it in its prefix cache. */
     private static final int WARM = 0;
 
-    /** For each step of the other process, each request and each transfer. */
+    /** The limit of each step of the other process, each request and each transfer. */
     static final Duration DEADLINE = Duration.ofMinutes(5);
 
     /** The parts of a hand-over in their order, where decode was asked with prefill's answer. */
     private static final List<String> PHASES =
             List.of("seal", "answer", "pass on", "queue", "handshake", "blocks", "seals", "check", "start");
 
-    /** The same where both were asked at once: {@code push} is what the last layer took, and the word that it is there. */
+    /** The same where both were asked at once: {@code push} is the time of the last layer and of its notification. */
     private static final List<String> AT_ONCE_PHASES = List.of("seal", "push", "seals", "check", "start");
 
     /** How the figures are shown. */
@@ -247,7 +247,7 @@ public record HandoverBench(
         return sum;
     }
 
-    /** From the end of prefill's last forward pass to decode's first step. */
+    /** The seconds from the end of prefill's last forward pass to decode's first step. */
     private static double seconds(Map<String, Double> spans) {
         // With both legs at once, decode was submitted before prefill's answer: "pass on" is negative.
         double seconds = sum(spans, "seal", "answer", "pass on", "to first step");
@@ -289,7 +289,7 @@ public record HandoverBench(
                             new Samples(atOnce, count),
                             array.addObject().put("tokens", count).put("bytes", count / BLOCK_SIZE * blockBytes)));
                 }
-                // The first rounds touch all of both pools, and the JVM compiles what moves and checks.
+                // The first rounds touch all of both pools, and the JVM compiles the code that moves and checks.
                 for (int round = 1 - WARM_UPS; round <= repetitions; round++) {
                     int which = round > 0 ? round * ways.size() : WARM;
                     for (Samples each : samples.keySet()) {

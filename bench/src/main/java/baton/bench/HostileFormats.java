@@ -100,7 +100,7 @@ public record HostileFormats(int repetitions, Consumer<String> progress) {
                 .toString());
     }
 
-    /** Formats by what they have. */
+    /** Formats by their features. */
     static Map<String, OutputFormat> formats() {
         Map<String, String> schemas = new LinkedHashMap<>();
         schemas.put(

@@ -35,11 +35,11 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures {@code baton kv-server} beside {@code redis-server}, round by round on the same cores, through the same interface: both as
- * {@link BlockStore}s with the same values, whose checksums both verify.
+ * {@link BlockStore}s with the same values. Both verify the values' checksums.
  *
  * @param redis the program {@code redis-server}
  * @param baton runs Baton, for the server's process
- * @param options what to measure
+ * @param options of the measurement
  */
 public record KvServerBench(Path redis, JavaCommand baton, Options options) {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
@@ -48,11 +48,11 @@ public record KvServerBench(Path redis, JavaCommand baton, Options options) {
 
     private static final int WARM_UP_LOOKUPS = 400;
     private static final int LOOKUPS = 20;
-    /** Of keys that are not there. */
+    /** The first of the keys that are not there. */
     private static final long ABSENT = 1L << 30;
 
     private static final KvLayout LAYOUT = new KvLayout(4, 8, 16, 64, DType.BF16);
-    /** For look-ups: the values are of no matter. */
+    /** The format for look-ups, where values do not matter. */
     private static final StoreFormat SMALL = format("11", new KvLayout(1, 1, 16, 64, DType.BF16), 1);
 
     private static final List<String> CASES =
@@ -230,7 +230,7 @@ public record KvServerBench(Path redis, JavaCommand baton, Options options) {
             to.fill((byte) 0);
             double seconds = values.get(values.keys(batch));
             if (to.mismatch(from) >= 0) {
-                throw new IOException("what was read is not what was put");
+                throw new IOException("the bytes read differ from those put");
             }
             return count / seconds;
         }

@@ -9,7 +9,7 @@ import baton.engine.model.Recipe.Plain;
 
 /** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
 public final class LeastWork {
-    /** Text of a report: what is counted. */
+    /** A report's text about the counted work. */
     static final String COUNTED = """
             Counted for prefill: 2 operations for each token and weight of the linear layers, and 2 for each element of queries times
             keys and of weights times values, keys after the query left out. For the last token only: the output projection, and what
@@ -19,7 +19,7 @@ public final class LeastWork {
             Shares and the speed-up compare best runs with best runs: other programs slow medians, and the limits' medians as well.
             Of GEMM: of products in the faster of bf16 and fp32; of linear: of those among them by LibTorch's linear. Beside: of the
             products that were done right before and after each prefill for as long as it takes, the median. The read rate is that
-            of the fastest way to read; small models, whose weights stay in caches, may pass 100 %.""";
+            of the fastest way to read; small models may pass 100 %, as their weights stay in caches.""";
 
     private LeastWork() {}
 
@@ -72,7 +72,7 @@ public final class LeastWork {
                 + hidden * config.heads() * latent.values();
     }
 
-    /** Of the matrices of a feed-forward part, as if all had {@code hidden_size} inputs. */
+    /** The outputs of the matrices of a feed-forward part, as if all had {@code hidden_size} inputs. */
     private static double outputs(FeedForward kind, ModelConfig config, int tokens) {
         return switch (kind) {
             case Dense _ -> 3.0 * config.intermediateSize();

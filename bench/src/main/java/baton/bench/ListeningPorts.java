@@ -19,7 +19,7 @@ final class ListeningPorts {
 
     private ListeningPorts() {}
 
-    /** How many; empty where that cannot be told. */
+    /** The number of ports; empty where it is unknown. */
     static OptionalInt count(long pid) {
         return count(Path.of("/proc", Long.toString(pid)));
     }

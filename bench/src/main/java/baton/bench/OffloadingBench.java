@@ -25,9 +25,9 @@ import java.util.function.Consumer;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Measures what OffloadingConnector gains and costs, by the time to the first token of a prompt, in one process: computed by an engine
- * without a connector; computed by one with it, which stores what it computes (the price of a miss), in turns with the former; loaded from
- * host memory; and loaded from files by an engine that has just been started. The engines keep no prefix cache of their own.
+ * Measures OffloadingConnector's gain and cost, by the time to the first token of a prompt, in one process: computed by an engine
+ * without a connector; computed by one with it, which stores the computed blocks (the price of a miss), in turns with the former; loaded
+ * from host memory; and loaded from files by an engine that has just been started. The engines keep no prefix cache of their own.
  *
  * @param threads that each engine computes with; empty: one for each processor
  * @param tokens of the prompts
@@ -115,8 +115,8 @@ public record OffloadingBench(
         }
         Optional<Optional<Path>> withFiles = Optional.of(Optional.of(files));
         try (LocalEngine writer = LocalEngine.start(config(model, withFiles), EngineListener.NONE)) {
-            // One more than is read: files are written behind the answer, and what is not written when an engine ends
-            // is lost.
+            // One more than is read: files are written behind the answer, and blocks not yet written when an engine
+            // ends are lost.
             for (int i = -WARM_UPS; i <= repetitions; i++) {
                 seconds(writer, "computed and written to files", i, 0);
             }

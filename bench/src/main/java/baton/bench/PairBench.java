@@ -32,7 +32,7 @@ import tools.jackson.databind.node.ObjectNode;
  * sent a new prompt, then the decode instance the same prompt with the {@code kv_transfer_params} of the first answer, for one token. The
  * time of the second request is the hand-over's, with the step that computes the token.
  *
- * @param pairs of instances; the first is what others are compared with
+ * @param pairs of instances; the others are compared with the first
  * @param tokens of the prompts
  * @param repetitions of each pair that count, after some that do not
  * @param progress receives a line for each step

@@ -23,10 +23,10 @@ public record ProcessorPauses(double seconds, int pauses, double lost) {
 
     private static final Duration LONG = Duration.ofMillis(1);
 
-    /** What ran before, such as compilers, ends meanwhile. */
+    /** A time for earlier work, such as compilers, to end. */
     private static final Duration REST = Duration.ofMillis(100);
 
-    /** In which the loop that looks is compiled; does not count. */
+    /** The time in which the measuring loop is compiled; does not count. */
     private static final Duration WARM_UP = Duration.ofMillis(20);
 
     private static final Duration DEADLINE = Duration.ofSeconds(10);
@@ -79,12 +79,12 @@ public record ProcessorPauses(double seconds, int pauses, double lost) {
         return new ProcessorPauses(seconds + more.seconds, pauses + more.pauses, lost + more.lost);
     }
 
-    /** Of one thread. */
+    /** The pauses per second of one thread. */
     double perSecond() {
         return seconds == 0 ? 0 : pauses / seconds;
     }
 
-    /** Of the time. */
+    /** The pauses' share of the time. */
     double share() {
         return seconds == 0 ? 0 : lost / seconds;
     }

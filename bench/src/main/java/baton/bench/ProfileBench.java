@@ -184,7 +184,7 @@ public record ProfileBench(
                     + " answers one after the other: does it run so many at once?");
         }
 
-        /** What a prompt takes from a sequence that is being generated. */
+        /** The time that a prompt takes from a sequence that is being generated. */
         private double added(int prompt) throws IOException {
             double without = generated(List.of());
             return Math.max(0, generated(List.of(prompt)) - without);

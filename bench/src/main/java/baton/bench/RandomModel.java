@@ -42,7 +42,7 @@ public final class RandomModel {
      *
      * @param atMost how long writing may take
      * @throws TooSlowException if it takes longer
-     * @throws IOException if there is no room for it, or what {@code use} throws
+     * @throws IOException if there is no room for it, or from {@code use}
      */
     public static <T> T with(ModelConfig config, Duration atMost, Consumer<String> progress, Use<T> use)
             throws IOException {

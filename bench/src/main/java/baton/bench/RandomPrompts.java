@@ -35,12 +35,12 @@ final class RandomPrompts implements AutoCloseable {
         return config.maxPositions();
     }
 
-    /** As an array of token ids. */
+    /** A prompt as an array of token ids. */
     JsonNode ids(int tokens) {
         return Sample.random(random, config.vocabularySize(), tokens, 1).prompt();
     }
 
-    /** As text of about so many tokens, and no more. */
+    /** A prompt as text of at most so many tokens, and not many fewer. */
     JsonNode text(int tokens) {
         Tokenizer used = tokenizer.orElseGet(() -> Tokenizer.load(model));
         tokenizer = Optional.of(used);

@@ -41,7 +41,7 @@ import java.util.stream.Stream;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Measures what {@code baton route} costs, in a process of its own in front of instances that compute nothing, and in the same run, in
+ * Measures the cost of {@code baton route}, in a process of its own in front of instances that compute nothing, and in the same run, in
  * turns: the client asking the prefill and the decode instance itself, where there is an {@code nginx}, nginx as a plain reverse proxy
  * of the decode instance, which is one leg and not two, and other P/D proxies. A slow one gets fewer requests.
  *
@@ -54,7 +54,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param tokenIds whether the decode instance sends token ids to a router that asks for them, as Baton's do
  * @param beside other proxies
  * @param progress receives a line for each step
- * @param warmedUp called before the rounds whose latency counts: code that this process goes on to compile is not the router's cost
+ * @param warmedUp called before the rounds that count for latency: code that this process goes on to compile is not the router's cost
  */
 public record RouterBench(
         int requests,
@@ -359,7 +359,7 @@ public record RouterBench(
                                 : Future.failedFuture("HTTP " + response.statusCode() + ": " + body)));
     }
 
-    /** Fails if a byte of the answer is not what the decode instance sends for that request. */
+    /** Fails if the answer differs by a byte from the decode instance's for that request. */
     private Future<Void> answer(KeptConnections client, int port, String name, int count, long millis) {
         return post(client, port, name, count, millis)
                 .compose(body -> body.toString().equals(StubInstances.answer(name, count))
@@ -367,7 +367,7 @@ public record RouterBench(
                         : Future.failedFuture("the answer of request " + name + " is " + body));
     }
 
-    /** As many requests at once as {@link #IN_FLIGHT}, each as soon as one has ended. */
+    /** Sends {@link #IN_FLIGHT} requests at once, and one more as soon as one has ended. */
     private Load closed(Vertx vertx, Target target) throws IOException, InterruptedException {
         Round round = new Round(target.requests(), System.nanoTime());
         for (int each = 0; each < IN_FLIGHT; each++) {
@@ -435,7 +435,7 @@ public record RouterBench(
     static final class Round {
         private final long begun;
 
-        /** From when a request was due to the end of its right answer; 0 without one. */
+        /** The time from a request's due time to the end of its right answer; 0 without one. */
         private final AtomicLongArray nanos;
 
         private final CountDownLatch latch;

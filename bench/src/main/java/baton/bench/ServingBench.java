@@ -37,11 +37,11 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param threads to compute with; empty: one for each processor
  * @param device that computes
- * @param dtype to compute in; empty: what the engine chooses
+ * @param dtype to compute in; empty: the engine's choice
  * @param quantization of the model
  * @param budget for all cases
  * @param each how long each case is measured at most; empty: as the budget allows
- * @param forward the model's forward passes, whose times predict what fits into the budget
+ * @param forward the model's forward passes; their times predict the cases that fit into the budget
  */
 record ServingBench(
         OptionalInt threads,
@@ -70,7 +70,7 @@ record ServingBench(
     /** Positions that a model must have. */
     static final int LEAST_POSITIONS = PROMPT + OUTPUT;
 
-    /** What a case makes do with rather than be left out. */
+    /** The least output of a case that is shortened rather than left out. */
     private static final int LEAST_OUTPUT = 4;
     /** Warming up, and measuring. */
     private static final int TIMES = 2;
@@ -303,7 +303,7 @@ record ServingBench(
             return random.ints(length, 5, engine.model().vocabularySize()).toArray();
         }
 
-        /** As many sequences, always of the same prompts. */
+        /** Generates {@code sequences} sequences, always of the same prompts. */
         void generate(int sequences, SamplingParams sampling) throws IOException {
             List<EngineRequest> requests = prompts.stream()
                     .limit(sequences)

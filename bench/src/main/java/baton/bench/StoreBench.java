@@ -109,7 +109,7 @@ public record StoreBench(
                     Column.of("put", Rates.rate(PUT) + " " + Rates.share(PUT)),
                     Column.of("get", Rates.rate(GET) + " " + Rates.share(GET)))
             .table(
-                    "The copying kernel alone with the same ranges, GB/s of the best run (median), and what of its median put and get reach",
+                    "The copying kernel alone with the same ranges, GB/s of the best run (median), and the shares of its median that put and get reach",
                     "sizes",
                     Column.of("tokens", "{tokens|%,d}"),
                     Column.of("ranks", "{ranks}"),
@@ -149,7 +149,7 @@ public record StoreBench(
         return HostMemoryStore.open(format, settings, Ticker.system());
     }
 
-    /** In a directory that is removed as soon as the store is open. */
+    /** Opens a store in a directory that is removed as soon as the store is open. */
     private static BlockStore shared(StoreFormat format, int values, int threads) throws IOException {
         try (TemporaryDirectory directory = TemporaryDirectory.inMemory("baton-")) {
             return host(

@@ -28,7 +28,7 @@ record StubInstances(Vertx vertx, HttpServer prefill, HttpServer decode) impleme
 
     private static final String TOKEN_IDS = "X-Baton-Token-Ids";
 
-    /** By what some routers know a model and others the load. */
+    /** The queries by which some routers find the model and others the load. */
     private static final Map<String, String> QUERIES = Map.of(
             "/health",
             "{}",

@@ -14,7 +14,7 @@ import java.util.concurrent.TimeUnit;
 final class SystemRest {
     private static final Path STAT = Path.of("/proc/stat");
     private static final Duration LOOK = Duration.ofMillis(100);
-    /** Of all processors' time between two looks. */
+    /** The share of all processors' time between two looks that counts as rest. */
     private static final double LITTLE = 0.1;
     /** Looks in a row with little use. */
     private static final int ENOUGH = 2;
@@ -59,7 +59,7 @@ final class SystemRest {
         return true;
     }
 
-    /** Of all processors together, by what they did. */
+    /** The ticks of all processors together, by kind. */
     private long[] ticks() throws IOException {
         String line = Files.readAllLines(stat).getFirst();
         // Behind the eighth are parts of the first two.

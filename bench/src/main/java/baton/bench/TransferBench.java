@@ -80,7 +80,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
 
     static final int BLOCK_TOKENS = 16;
     private static final int HEADS = 8;
-    /** Of one head of one layer of a block. */
+    /** The bytes of one head of one layer of a block. */
     private static final int HEAD_BYTES = BLOCK_TOKENS * 64 * 2 * 2;
 
     private static final int LAYERS = 16;
@@ -129,7 +129,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     private static final Map<String, String> WIRES =
             Collections.unmodifiableMap(new TreeMap<>(Map.of(WIRE_TCP, "tcp", WIRE_GLOO, "gloo")));
 
-    /** By implementation: a copy limits shared memory, a plain connection TCP. */
+    /** The limit of each implementation: a copy for shared memory, a plain connection for TCP. */
     private static final Map<String, String> LIMITS = Map.of(
             SHARED,
             COPY,

@@ -77,7 +77,7 @@ record UcxPerftest(Path program) {
         return new ProcessBuilder(command).redirectErrorStream(true).start();
     }
 
-    /** Of its comma-separated output: a line of names, a line of figures, of which the second is the median in microseconds. */
+    /** Reads its comma-separated output: a line of names, and a line of figures, of which the second is the median in microseconds. */
     static double seconds(String said) throws IOException {
         List<String> lines = said.strip().lines().toList();
         String[] figures = lines.getLast().strip().split(",", -1);

@@ -35,9 +35,9 @@ class AgainstBenchTest {
     private static final Duration HANGING_BUDGET = Duration.ofSeconds(15);
 
     private static JsonNode run(Completions baton, Completions other) throws IOException {
-        try (StubServer ours = new StubServer(baton);
-                StubServer theirs = new StubServer(other)) {
-            return run(ours.url(), theirs.url(), Duration.ofMinutes(2));
+        try (StubServer first = new StubServer(baton);
+                StubServer second = new StubServer(other)) {
+            return run(first.url(), second.url(), Duration.ofMinutes(2));
         }
     }
 
@@ -85,7 +85,7 @@ class AgainstBenchTest {
             assertThat(each.at("/other/repetitions").asInt()).isGreaterThanOrEqualTo(2);
         });
         assertThat(report.at("/cases/1/other/tokens").asInt()).isEqualTo(512);
-        // Every prompt is another one, within the vocabulary, and ends where it is told to.
+        // Every prompt is another one, within the vocabulary, and ends at its limit.
         assertThat(seen).doesNotHaveDuplicates().allSatisfy(request -> {
             assertThat(request.path("prompt").valueStream().mapToInt(JsonNode::asInt))
                     .allMatch(id -> id >= 0 && id < 2048);
@@ -258,7 +258,7 @@ class AgainstBenchTest {
     }
 
     @Test
-    void whatWasMeasuredBeforeAnAnswerIsLateIsReported() throws IOException {
+    void measurementsBeforeALateAnswerAreReported() throws IOException {
         CountDownLatch end = new CountDownLatch(1);
         AtomicInteger decodes = new AtomicInteger();
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
@@ -291,7 +291,7 @@ class AgainstBenchTest {
                 try {
                     while (true) {
                         try (Socket socket = server.accept()) {
-                            // It does not read what it is asked.
+                            // The server does not read its requests.
                         }
                     }
                 } catch (IOException e) {

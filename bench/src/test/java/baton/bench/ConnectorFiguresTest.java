@@ -81,7 +81,7 @@ class ConnectorFiguresTest {
     }
 
     @Test
-    void markdownHasARowForEachWayAndForWhatIsNotMeasured() {
+    void markdownHasARowForEachWayAndForMissingOnes() {
         String text = ConnectorFigures.markdown(figures());
         assertThat(text.lines())
                 .contains(

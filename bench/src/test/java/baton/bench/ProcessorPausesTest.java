@@ -7,7 +7,7 @@ import java.time.Duration;
 import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Test;
 
-/** Pauses are what the clock leaps over between two looks. */
+/** Pauses are the leaps of the clock between two looks. */
 class ProcessorPausesTest {
     private static final long MILLI = 1_000_000;
 

@@ -22,7 +22,7 @@ final class StubServer implements AutoCloseable {
     private final HttpServer server;
     private final ExecutorService threads = Executors.newCachedThreadPool();
 
-    /** What it answers. */
+    /** The server's answers. */
     interface Completions {
         void answer(JsonNode request, Reply reply) throws IOException;
     }

@@ -13,7 +13,7 @@ import java.util.concurrent.CompletableFuture;
 
 /**
  * A process started by this one. Its standard input is a pipe that ends with this process, however this process ends; a child of Baton
- * exits at that end. Its standard output goes to an {@link Output} line by line, its standard error to a file, whose last lines are
+ * exits at that end. Its standard output goes to an {@link Output} line by line, its standard error to a file. The file's last lines are
  * part of error messages.
  */
 public final class ChildProcess {
@@ -111,7 +111,7 @@ public final class ChildProcess {
         }
     }
 
-    /** As {@code kill -9}. */
+    /** Kills the process, as {@code kill -9} does. */
     public void kill() {
         process.destroyForcibly();
     }

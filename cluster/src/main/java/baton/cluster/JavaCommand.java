@@ -44,7 +44,7 @@ public record JavaCommand(List<String> jvm, String mainClass) {
         return new JavaCommand(all, mainClass);
     }
 
-    /** The same with the collector of a router, as the launcher has it, unless these options choose one. */
+    /** The same with the launcher's garbage collector of a router, unless these options choose one. */
     public JavaCommand forRouter() {
         return choosesCollector(jvm) ? this : withOptions(ROUTER);
     }

@@ -99,7 +99,7 @@ public final class LocalCluster implements AutoCloseable {
                         "fs://127.0.0.1:0" + place.shared())),
         /** Through a store that runs already; where it is comes from the environment or from further settings. */
         MooncakeStoreConnector("content-keyed", Ports.NONE, _ -> List.of(SETTING + "local_buffer_size", "1gb")),
-        /** By NIXL, and through a directory what outlives an instance. */
+        /** Hands over by NIXL, and through a directory for entries that outlive an instance. */
         MultiConnector(
                 "kv_transfer_params_push",
                 Ports.OWN,

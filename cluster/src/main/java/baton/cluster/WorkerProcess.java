@@ -100,13 +100,13 @@ public final class WorkerProcess implements AutoCloseable {
         directory.close();
     }
 
-    /** In the worker: sends an answer. */
+    /** Sends an answer; called in the worker. */
     public static void answer(String line) {
         System.out.println(ANSWER + line);
         System.out.flush();
     }
 
-    /** In the worker: its requests. */
+    /** The worker's requests; called in the worker. */
     public static BufferedReader requests() {
         return new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     }

@@ -58,7 +58,7 @@ class FirstHandoversTest {
     }
 
     @Test
-    void anErrorOfTheServersIsToldWithTheirAnswer() {
+    void anErrorOfTheServersIsReportedWithTheirAnswer() {
         URI router = routerThatAnswers(502, "the decode instance has ended");
         assertThatThrownBy(() -> FirstHandovers.send(router))
                 .isInstanceOf(IOException.class)

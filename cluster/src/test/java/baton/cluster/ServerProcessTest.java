@@ -19,7 +19,7 @@ class ServerProcessTest {
     @SuppressWarnings("NullAway.Init")
     private Path directory;
 
-    /** The server: prints what it is given, then its ready line unless told not to, and exits with its input. */
+    /** The server: prints its arguments, then its ready line unless told not to, and exits at the end of its input. */
     public static void main(String[] args) throws IOException {
         System.err.println("arguments: " + List.of(args));
         System.out.println(ServerProcess.REGISTRATIONS + "127.0.0.1:7");

@@ -18,7 +18,7 @@ class WorkerProcessTest {
     private static final Duration DEADLINE = Duration.ofMinutes(1);
     private static final JavaCommand COMMAND = JavaCommand.likeThisProcess(WorkerProcessTest.class.getName());
 
-    /** The worker: returns each request, or fails as it is told to. */
+    /** The worker: returns each request, or fails on request. */
     public static void main(String[] args) throws IOException {
         System.out.println("output that is no answer");
         BufferedReader requests = WorkerProcess.requests();

@@ -11,7 +11,7 @@ import java.util.concurrent.TimeUnit;
 
 /** Makes certificates for tests of TLS. */
 public final class Certificates {
-    /** Of {@code store.p12} in the directory of {@link #make}. */
+    /** The password of {@code store.p12} in the directory of {@link #make}. */
     public static final String PASSWORD = "changeit";
 
     private Certificates() {}

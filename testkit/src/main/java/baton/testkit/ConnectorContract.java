@@ -44,18 +44,19 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
- * What an engine relies on, checked for any connector that hands prompts over from one instance to another. A connector's test extends
- * this class and makes the two instances; {@link FakeEngine} drives them, and itself refuses reports about requests that no transfer is
- * under way for, so nothing may be reported twice.
+ * The guarantees that an engine needs, checked for any connector that hands prompts over from one instance to another. A connector's test
+ * extends this class and makes the two instances; {@link FakeEngine} drives them, and refuses reports about requests without a transfer
+ * under way, so nothing may be reported twice.
  *
- * <p>A load may fail wherever a check does not say that the prompt must come: what the connector then reports as loaded has to be right.
+ * <p>A load may fail wherever a check does not require the prompt to come: the blocks that the connector then reports as loaded have to be
+ * right.
  */
 @ParameterizedClass(name = "pools in memory of the {0}")
 @EnumSource
 // JUnit runs parameterized classes one after the other unless they say otherwise.
 @Execution(ExecutionMode.CONCURRENT)
 public abstract class ConnectorContract {
-    /** Where the pools of both instances are; goes to their {@link FakeEngine}. */
+    /** The place of both instances' pools, for their {@link FakeEngine}. */
     @Parameter
     protected PoolMemory pools = PoolMemory.HOST;
 
@@ -92,12 +93,12 @@ public abstract class ConnectorContract {
             LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
         }
 
-        /** Pauses within which the blocks of a prompt are back that nobody can ask for; fewer than any lease lasts. */
+        /** Pauses within which blocks without a reader are released; shorter than any lease. */
         default int roundsWithoutReader() {
             return MOST_ROUNDS;
         }
 
-        /** Closes what the engines leave. */
+        /** Closes the resources that the engines leave. */
         @Override
         default void close() throws Exception {}
     }
@@ -148,7 +149,7 @@ public abstract class ConnectorContract {
 
     protected abstract Instances instances() throws Exception;
 
-    /** Of pools with latent entries. */
+    /** The layout of pools with latent entries. */
     protected static KvLayout latents(int blockSize) {
         return new KvLayout(3, 1, 24, blockSize, DType.BF16, true);
     }
@@ -226,7 +227,7 @@ public abstract class ConnectorContract {
         }
         for (Load load : List.copyOf(loads)) {
             if (!load.running().isLoading()) {
-                // Of a load within the step, what it could not fill is computed in the next one.
+                // Blocks that a load within the step could not fill are computed in the next step.
                 loads.remove(load);
                 int[] blocks = load.running().blockTable();
                 IntStream.range(0, blocks.length)
@@ -395,7 +396,7 @@ public abstract class ConnectorContract {
         allBlocksAreBack();
     }
 
-    /** Its client had left: nobody can know where the blocks are, so they are not kept until a deadline. */
+    /** Its client had left: no reader can find the blocks, so they are not kept until a deadline. */
     @Test
     void aPromptWhoseAnswerReachesNobodyGivesItsBlocksBackAtOnce() {
         List<Running> ended = new ArrayList<>();
@@ -427,7 +428,7 @@ public abstract class ConnectorContract {
         }
     }
 
-    /** Its keys and values are wrong, so nobody gets them. */
+    /** Its keys and values are wrong, so no instance gets them. */
     @Test
     void aPromptWhoseLogitsAreNotFiniteIsNotHandedOver() {
         Prompt prompt = prompt(3 * blockSize + 1);
@@ -483,7 +484,7 @@ public abstract class ConnectorContract {
         allBlocksAreBack();
     }
 
-    /** Before the load, and while it is under way. What did not come is computed. */
+    /** Before the load, and while it is under way. Blocks that did not come are computed. */
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
     void whatAnInstanceThatIsGoneCannotGiveIsComputed(boolean loading) {

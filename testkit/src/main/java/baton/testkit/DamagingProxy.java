@@ -17,8 +17,8 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.Consumer;
 
 /**
- * Relays TCP connections to a server, on the loopback interface, and applies {@link Damages} to what passes: a network that corrupts.
- * Where a protocol tells addresses of further connections, a {@link Rewriting} leads these through proxies too.
+ * Relays TCP connections to a server, on the loopback interface, and applies {@link Damages} to their bytes: a network that corrupts. Where
+ * a protocol sends addresses of further connections, a {@link Rewriting} leads these through proxies too.
  */
 public final class DamagingProxy implements AutoCloseable {
     private static final int CONNECT_MILLIS = 5000;
@@ -87,7 +87,7 @@ public final class DamagingProxy implements AutoCloseable {
         return proxy.port();
     }
 
-    /** Of the first connections that had any bytes, those of further proxies included. */
+    /** The bytes of the first connections that had any, those of further proxies included. */
     public List<Conversation> conversations() {
         List<Conversation> all = new ArrayList<>();
         conversations.forEach(each -> all.add(new Conversation(each.port, List.copyOf(each.pieces))));

@@ -44,16 +44,16 @@ import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
 
 /**
- * An engine's side of a connector, without a model and with as many ranks as its context says, in one thread: it allocates blocks, runs steps with all calls in their
- * order, and "computes" a key and value for each token that depend on that token and all tokens before it, as a model's do. So
- * what a connector moved can be checked byte by byte.
+ * An engine's side of a connector, without a model and with the ranks of its context, in one thread: it allocates blocks, runs steps with
+ * all calls in their order, and "computes" a key and value for each token that depend on that token and all tokens before it, as a model's
+ * do. So the blocks that a connector moved can be checked byte by byte.
  */
 public final class FakeEngine implements AutoCloseable {
     private static final long ASK_AGAIN_NANOS = 1_000_000;
     private static final int MOST_ASKED = 30_000;
 
     private IntConsumer afterLayer = _ -> {};
-    /** Requests whose saves are discarded. */
+    /** Requests with discarded saves. */
     private final Set<String> discarded = new LinkedHashSet<>();
 
     private boolean connectorClosed;
@@ -62,7 +62,7 @@ public final class FakeEngine implements AutoCloseable {
     private final SchedulerConnector scheduler;
     private final List<RankSide> ranks = new ArrayList<>();
     private final List<Integer> freeBlocks;
-    /** Requests whose blocks a transfer uses. */
+    /** Requests with blocks that a transfer uses. */
     private final Map<String, Running> transferring = new HashMap<>();
 
     private final Set<String> finished = new LinkedHashSet<>();
@@ -213,7 +213,7 @@ public final class FakeEngine implements AutoCloseable {
                             .toList());
         }
 
-        /** Tokens of the prompt whose KV is in the pool. */
+        /** Tokens of the prompt with KV in the pool. */
         public int computedTokens() {
             return computedTokens;
         }
@@ -231,7 +231,7 @@ public final class FakeEngine implements AutoCloseable {
             }
         }
 
-        /** Takes back what was loaded, as a scheduler does after a failed load. */
+        /** Takes loaded tokens back, as a scheduler does after a failed load. */
         public void truncate(int computed) {
             computedTokens = computed;
         }
@@ -289,7 +289,7 @@ public final class FakeEngine implements AutoCloseable {
         return step(Set.of(), shares);
     }
 
-    /** In each step from now on the request's logits are not finite. */
+    /** Makes the request's logits not finite in each step from now on. */
     public void discardSavesOf(KvRequest request) {
         discarded.add(request.id());
     }
@@ -390,7 +390,7 @@ public final class FakeEngine implements AutoCloseable {
     /**
      * Runs steps without a forward pass until a request's asynchronous load is over.
      *
-     * @return what these steps reported, of all requests
+     * @return the reports of these steps, of all requests
      */
     public WorkerReport awaitLoad(Running running) {
         WorkerReport all = WorkerReport.NOTHING;
@@ -484,7 +484,7 @@ public final class FakeEngine implements AutoCloseable {
     /**
      * Ends a request; its blocks are freed when no transfer uses them.
      *
-     * @return what goes into the answer
+     * @return the parameters for the answer
      */
     public Optional<JsonFields> end(Running running, RequestEnd how) {
         Release release = scheduler.onFinished(running.request, how, running.blockTable.clone());
@@ -496,7 +496,7 @@ public final class FakeEngine implements AutoCloseable {
         return release.kvTransferParams();
     }
 
-    /** The answer to a request that has ended reached nobody. */
+    /** The answer to a request that has ended was lost. */
     public void loseAnswer(Running running) {
         if (running.awaitsSent) {
             scheduler.onAnswerLost(running.request.id());

@@ -12,7 +12,7 @@ import java.util.stream.IntStream;
 /**
  * A request that is nothing but its tokens, all of them prompt.
  *
- * @param blockSize for {@link #blockHashes}, whose model is called {@code fake}
+ * @param blockSize for {@link #blockHashes} of the model {@code fake}
  */
 public record FakeKvRequest(
         String id,

@@ -21,8 +21,8 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /**
- * An installed program that Baton did not write, in a process of its own. Its standard output and error go to a file. It gets SIGTERM when it is
- * closed, or when this process ends in any way.
+ * An installed program that Baton did not write, in a process of its own. Its standard output and error are written to a file. It gets
+ * SIGTERM when it is closed, or when this process ends in any way.
  */
 public final class InstalledProgram implements AutoCloseable {
     /** The environment variable with the directory that {@code deploy/fleets/install} has made. */
@@ -92,7 +92,7 @@ public final class InstalledProgram implements AutoCloseable {
     /**
      * Starts a program; does not wait for it.
      *
-     * @param log its output, after what is in the file already
+     * @param log its output, appended to the file
      * @param environment variables beside those of this process
      */
     public static InstalledProgram start(
@@ -173,7 +173,7 @@ public final class InstalledProgram implements AutoCloseable {
         return process.isAlive();
     }
 
-    /** The processes that it has started, those of these too. */
+    /** The processes that it has started, and those that these have started. */
     public Stream<ProcessHandle> descendants() {
         return process.descendants();
     }
@@ -185,7 +185,7 @@ public final class InstalledProgram implements AutoCloseable {
         assertThat(kill.exitValue()).isZero();
     }
 
-    /** As {@code kill -9}, of it and its descendants; waits for its end. */
+    /** Kills it and its descendants, as {@code kill -9} does, and waits for its end. */
     public void kill() throws InterruptedException {
         List<ProcessHandle> all = process.descendants().toList();
         process.destroyForcibly();
@@ -193,7 +193,7 @@ public final class InstalledProgram implements AutoCloseable {
         assertThat(process.waitFor(END)).as(() -> "does not end\n" + tail()).isTrue();
     }
 
-    /** What it has written. */
+    /** The output so far. */
     public String log() throws IOException {
         return Files.readString(log);
     }
@@ -208,7 +208,7 @@ public final class InstalledProgram implements AutoCloseable {
         }
     }
 
-    /** Sends SIGTERM, and kills what has not ended 30 s later, its descendants included. */
+    /** Sends SIGTERM, and kills the processes that have not ended 30 s later, descendants included. */
     @Override
     public void close() throws IOException, InterruptedException {
         process.getOutputStream().close();

@@ -19,14 +19,14 @@ import java.util.function.IntConsumer;
 import java.util.random.RandomGenerator;
 
 /*
- * What holds, whatever the faults:
+ * Guarantees, whatever the faults:
  *
  *   A one-sided read is over when its deadline has passed, done or failed; then it touches neither side's memory. Nothing else
  *   ends it early but its cancellation and the end of one of its endpoints.
  *   An endpoint that is closed sends nothing more and its memory is not touched again. Messages that it sent before still arrive,
  *   also at the endpoint that later takes its peer's name.
  *
- *   What is sent in order arrives once, whole and in order, unless its receiver ends before.
+ *   Messages sent in order arrive once, whole and in order, unless their receiver ends before.
  *
  * Everything else may go wrong: messages get lost, are late, come twice, overtake each other or are corrupt; reads fail halfway,
  * hang until their deadline, bring corrupt bytes, or read the memory of a peer that has come back under the same name.
@@ -35,12 +35,12 @@ import java.util.random.RandomGenerator;
  */
 
 /**
- * A network in memory, under somebody else's clock and randomness: messages between named endpoints, and one-sided reads of an
+ * A network in memory, with the caller's clock and randomness: messages between named endpoints, and one-sided reads of an
  * endpoint's registered memory. The same clock, the same randomness and the same calls give the same faults.
  */
 public final class SimNetwork {
     /**
-     * What goes wrong, as probabilities.
+     * The probabilities of faults.
      *
      * @param lost a message does not arrive
      * @param duplicated a message arrives twice
@@ -116,7 +116,7 @@ public final class SimNetwork {
         return endpoint;
     }
 
-    /** From now on nothing goes wrong that has not begun to. */
+    /** Ends the faults that have not begun. */
     public void calm() {
         faults = Faults.NONE;
     }
@@ -183,7 +183,7 @@ public final class SimNetwork {
             return epoch;
         }
 
-        /** Sends to whoever has that name when the message arrives. */
+        /** Sends to the endpoint that has that name when the message arrives. */
         public void send(String to, byte[] message) {
             int copies =
                     happens("message lost", faults.lost) ? 0 : happens("message duplicated", faults.duplicated) ? 2 : 1;
@@ -202,7 +202,7 @@ public final class SimNetwork {
         }
 
         /**
-         * Sends as over a connection: to whoever has that name when the message arrives, once, whole and in order.
+         * Sends as over a connection: to the endpoint that has that name when the message arrives, once, whole and in order.
          *
          * @param whole asked then: the connection has not broken
          */

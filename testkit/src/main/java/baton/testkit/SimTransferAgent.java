@@ -29,7 +29,7 @@ import java.util.zip.CRC32C;
 
 /**
  * A transfer agent over {@link SimNetwork}: it moves bytes in the network's time and with the faults of its reads. Notifications
- * come late but in order. What is digested is digested range after range, when the bytes are in place: also of a transfer that then fails,
+ * come late but in order. Digests are computed range after range, when the bytes are in place: also of a transfer that then fails,
  * and with a corrupt byte where the network put one. One thread uses all agents of a network.
  */
 public final class SimTransferAgent implements TransferAgent {
@@ -86,7 +86,7 @@ public final class SimTransferAgent implements TransferAgent {
             return now;
         }
 
-        /** An agent whose name begins so. */
+        /** Opens an agent with a name that begins so. */
         public SimTransferAgent open(String prefix) {
             SimTransferAgent agent = new SimTransferAgent(this, prefix + "-" + ++opened);
             agents.put(agent.name, agent);
@@ -100,10 +100,10 @@ public final class SimTransferAgent implements TransferAgent {
         }
 
         /**
-         * One of the connections that agents have opened to each other breaks, with what is on its way; one between the same two that the
-         * other has opened does not.
+         * Breaks one of the connections that agents have opened to each other, with the data on its way; a connection that the other agent
+         * has opened to this one does not break.
          *
-         * @return the names of who opened it and of the other; empty if there is none
+         * @return the names of the agent that opened it and of the other; empty if there is none
          */
         public Optional<Map.Entry<String, String>> breakConnection(RandomGenerator random) {
             List<SimPeer> open = agents.values().stream()
@@ -118,7 +118,7 @@ public final class SimTransferAgent implements TransferAgent {
             return Optional.of(Map.entry(broken.opener().name, broken.name()));
         }
 
-        /** Ends what needs a region or a permit. */
+        /** Ends the transfers that need a region or a permit. */
         private void end(Object part, Cause cause, String why) {
             for (SimTransferAgent agent : agents.values()) {
                 for (SimTransfer transfer : List.copyOf(agent.underWay)) {
@@ -133,7 +133,7 @@ public final class SimTransferAgent implements TransferAgent {
     private SimTransferAgent(AgentNetwork agentNetwork, String name) {
         this.agentNetwork = agentNetwork;
         this.name = name;
-        // Its offsets are addresses; what may be touched is checked here.
+        // Its offsets are addresses; access is checked here.
         MemorySegment everything = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
         this.endpoint = agentNetwork.network.open(name, ONLY_LIFE, everything);
     }
@@ -273,10 +273,10 @@ public final class SimTransferAgent implements TransferAgent {
 
     @Override
     public void notify(Peer peer, byte[] message) throws TransferException {
-        if (!(peer instanceof SimPeer ours) || !ours.isOf(this)) {
+        if (!(peer instanceof SimPeer sim) || !sim.isOf(this)) {
             throw new TransferException("peer=%s is not a peer of agent %s".formatted(peer.name(), name));
         }
-        if (!ours.alive()) {
+        if (!sim.alive()) {
             throw new TransferException("peer %s is gone".formatted(peer.name()));
         }
         byte[] from = name.getBytes(StandardCharsets.UTF_8);
@@ -287,7 +287,7 @@ public final class SimTransferAgent implements TransferAgent {
                         .put(from)
                         .put(message)
                         .array(),
-                () -> !ours.broken);
+                () -> !sim.broken);
     }
 
     @Override
@@ -310,7 +310,7 @@ public final class SimTransferAgent implements TransferAgent {
         return agent == null || !isConnected(other) && !agent.isConnected(name);
     }
 
-    /** By a connection that this one opened. */
+    /** Whether this agent has opened a connection to the other. */
     private boolean isConnected(String other) {
         SimPeer peer = peers.get(other);
         return peer != null && peer.alive();
@@ -328,7 +328,7 @@ public final class SimTransferAgent implements TransferAgent {
         agentNetwork.agents.values().forEach(SimTransferAgent::settle);
     }
 
-    /** Ends what has come to its end, and tells the peers. */
+    /** Ends the transfers that are over, and notifies the peers. */
     private void settle() {
         List.copyOf(underWay).forEach(SimTransfer::settle);
     }
@@ -447,7 +447,7 @@ public final class SimTransferAgent implements TransferAgent {
         }
     }
 
-    /** A read of the network by whoever's memory changes. */
+    /** A read of the network by the agent with the memory that changes. */
     private final class SimTransfer implements Transfer {
         private final Operation operation;
         private final Peer peer;
@@ -477,27 +477,27 @@ public final class SimTransferAgent implements TransferAgent {
             this.timeout = timeout;
         }
 
-        /** @param placed told of each range that is in place */
+        /** @param placed notified of each range that is in place */
         private void begin(IntConsumer placed) {
-            if (!(peer instanceof SimPeer ours) || !ours.isOf(SimTransferAgent.this)) {
+            if (!(peer instanceof SimPeer sim) || !sim.isOf(SimTransferAgent.this)) {
                 fail(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
                 return;
             }
-            if (!ours.alive()) {
+            if (!sim.alive()) {
                 fail(Cause.PEER_GONE, "peer %s is gone".formatted(peer.name()));
                 return;
             }
             List<SimNetwork.Range> pieces = new ArrayList<>();
             for (Range range : ranges) {
                 Optional<Region> local = region(range.local(), range.bytes());
-                Optional<Region> remote = ours.agent.region(range.remote(), range.bytes());
+                Optional<Region> remote = sim.agent.region(range.remote(), range.bytes());
                 if (local.isEmpty() || remote.isEmpty()) {
                     fail(Cause.REFUSED, range + " is not registered memory of both sides");
                     return;
                 }
                 Optional<String> refusal = operation == Operation.READ
                         ? Optional.empty()
-                        : ours.agent.refusal(remote.get(), permit, range.remote(), range.bytes());
+                        : sim.agent.refusal(remote.get(), permit, range.remote(), range.bytes());
                 if (refusal.isPresent()) {
                     fail(Cause.NOT_PERMITTED, range + ": " + refusal.get());
                     return;
@@ -512,12 +512,12 @@ public final class SimTransferAgent implements TransferAgent {
                             case WRITE -> new SimNetwork.Range(there, here, range.bytes());
                         });
             }
-            Optional.ofNullable(ours.agent.permits.get(permit)).ifPresent(named -> {
+            Optional.ofNullable(sim.agent.permits.get(permit)).ifPresent(named -> {
                 named.writes++;
                 touched.add(named);
             });
-            SimNetwork.Endpoint reader = operation == Operation.READ ? endpoint : ours.agent.endpoint;
-            SimNetwork.Endpoint read = operation == Operation.READ ? ours.agent.endpoint : endpoint;
+            SimNetwork.Endpoint reader = operation == Operation.READ ? endpoint : sim.agent.endpoint;
+            SimNetwork.Endpoint read = operation == Operation.READ ? sim.agent.endpoint : endpoint;
             moved = Optional.of(new Moved(
                     reader,
                     reader.read(read.name(), ONLY_LIFE, pieces, begun + Math.max(1, timeout.toNanos()), placed)));

@@ -79,7 +79,7 @@ class DamagingProxyTest {
         }
     }
 
-    /** What a server receives of a client's bytes through a proxy. */
+    /** The bytes that a server receives from a client through a proxy. */
     private String received(String sent) throws IOException {
         InetAddress loopback = InetAddress.getLoopbackAddress();
         try (ServerSocket server = new ServerSocket(0, 1, loopback);

@@ -56,7 +56,7 @@ class SimTransferAgentTest extends TransferAgentContract {
     }
 
     @Test
-    void timePassesOnlyWhenItIsToldTo() {
+    void timePassesOnlyWhenItIsAdvanced() {
         Transfer transfer = start(Operation.READ, range(0, 0, 100));
         agentNetwork.poll();
         assertThat(transfer.state()).isInstanceOf(State.UnderWay.class);
@@ -118,7 +118,7 @@ class SimTransferAgentTest extends TransferAgentContract {
     }
 
     @Test
-    void whateverGoesWrongATransferIsOverInTimeAndNotificationsMeanThatItIsDone() throws TransferException {
+    void withAnyFaultATransferIsOverInTimeAndNotificationsMeanThatItIsDone() throws TransferException {
         SimNetwork.Faults faults = new SimNetwork.Faults(0.2, 0.2, 0.1, 0.2, 0.2, 0.1, 0, 0);
         Set<Cause> causes = new HashSet<>();
         for (long seed = 0; seed < 200; seed++) {

@@ -1,4 +1,4 @@
-/** Tests of what tests use. */
+/** Tests of the fixtures of tests. */
 @NullMarked
 package baton.testkit;
 

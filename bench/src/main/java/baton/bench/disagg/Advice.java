@@ -7,7 +7,7 @@ import java.util.Locale;
 import java.util.Optional;
 
 /**
- * What measurements say of one load.
+ * The result of the measurements of one load.
  *
  * @param promptTokens of its long prompts
  * @param rate of them
@@ -18,7 +18,7 @@ public record Advice(int promptTokens, double rate, Cell colocated, Cell disaggr
     /** A gain that is worth a second instance. */
     private static final double WORTH = 0.8;
 
-    /** What a prompt may take longer for it. */
+    /** The factor by which a prompt may take longer for it. */
     private static final double BEARABLE = 1.2;
 
     /** Whether to disaggregate. */
@@ -58,7 +58,7 @@ public record Advice(int promptTokens, double rate, Cell colocated, Cell disaggr
         return disaggregated.shortTtft().median() / colocated.shortTtft().median();
     }
 
-    /** By p99 inter-token latency and median time to the first token of long prompts. */
+    /** The verdict by p99 inter-token latency and median time to the first token of long prompts. */
     public Verdict verdict() {
         if (disaggregated.failed() > 0 || itl() > WORTH) {
             return Verdict.NO;

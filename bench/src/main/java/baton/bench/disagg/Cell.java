@@ -11,7 +11,7 @@ import java.util.List;
  *
  * @param promptTokens of long prompts
  * @param rate long prompts a second
- * @param busy what part of the time prompts alone would keep the prefill instance busy
+ * @param busy the part of the time that prompts alone would keep the prefill instance busy
  * @param itl between tokens of one answer, of all requests
  * @param longTtft to the first tokens of long prompts
  * @param shortTtft of short ones
@@ -31,7 +31,7 @@ public record Cell(
         int failed) {
     private static final List<Double> RANKS = List.of(90.0, 99.0);
 
-    /** Of some times; zero for none. */
+    /** The quantiles of times; zero for none. */
     public record Quantiles(double median, double p90, double p99) {
         static Quantiles of(double[] seconds) {
             Statistics figures = Statistics.of(seconds, RANKS);

@@ -40,8 +40,8 @@ import java.util.Random;
 import java.util.function.Consumer;
 
 /**
- * Measures what disaggregation pays: the same loads on one instance that computes prompts in chunks among its answers, and on a prefill
- * and a decode instance that have the same cores between them. Loads are made for the machine: how long a prompt takes the prefill
+ * Measures the benefit of disaggregation: the same loads on one instance that computes prompts in chunks among its answers, and on a
+ * prefill and a decode instance that have the same cores between them. Loads are made for the machine: how long a prompt takes the prefill
  * instance, and how fast the decode instance answers, is measured first.
  */
 public final class DisaggBench {
@@ -63,7 +63,7 @@ public final class DisaggBench {
     private static final int ALONE = 2;
     private static final double LEAST_SECONDS = 4;
 
-    /** Of the time that is left, the rest being for requests that end after the last has come, and for warming up. */
+    /** The measured share of the remaining time; the rest is for requests that end after the last has come, and for warming up. */
     private static final double MEASURED_SHARE = 0.6;
 
     private static final double NANOS = 1e-9;
@@ -93,7 +93,7 @@ public final class DisaggBench {
     }
 
     /**
-     * What to measure.
+     * The measurements to make.
      *
      * @param promptTokens lengths of long prompts
      * @param busy rates of long prompts, as parts of the time that they alone keep the prefill instance busy
@@ -208,8 +208,8 @@ public final class DisaggBench {
     /**
      * Measures servers that run already.
      *
-     * @param colocated URL of one instance, or of what distributes requests among several
-     * @param disaggregated URL of what routes requests to prefill and decode instances of the same model
+     * @param colocated URL of one instance, or of a router to several
+     * @param disaggregated URL of a router to prefill and decode instances of the same model
      */
     public void run(String colocated, String disaggregated) throws IOException {
         Servers second = Servers.at(Setup.COLOCATED, colocated);

@@ -32,7 +32,7 @@ public final class DisaggPage {
         page.heading("Figures");
         page.paragraph(
                 "Milliseconds. ITL: between two tokens of an answer. TTFT: from when a request was due to its first token."
-                        + " Busy: what part of the time long prompts alone would keep the prefill instance busy.");
+                        + " Busy: the part of the time that long prompts alone would keep the prefill instance busy.");
         page.table(report.table().heads(), report.table().rows());
         report.advice().forEach(each -> page.paragraph(DisaggReport.said(each) + "."));
         report.leftOut().forEach(each -> page.paragraph("Left out: " + each));

@@ -12,12 +12,12 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What was measured.
+ * The results of the measurement.
  *
  * @param model its name
- * @param where how instances hand over and what they run on, or the servers' URLs
- * @param load what other processes did
- * @param leftOut what was not measured, and why
+ * @param where the instances' connector and cores, or the servers' URLs
+ * @param load of other processes
+ * @param leftOut the omitted measurements, with the reasons
  * @param seconds that all of it took
  */
 public record DisaggReport(
@@ -29,7 +29,7 @@ public record DisaggReport(
         List<Cell> cells,
         List<String> leftOut,
         double seconds) {
-    /** Of cells as JSON. */
+    /** The columns of cells as JSON. */
     private static final List<Column> COLUMNS = List.of(
             Column.of("setup", "{setup}"),
             Column.of("prompt", "{prompt_tokens|%,d}"),
@@ -45,8 +45,8 @@ public record DisaggReport(
             Column.of("failed", "{failed} of {requests}"));
 
     /**
-     * Load averages of the last minute when the measurement began, negative if they are not known: what competes for processors
-     * changes both sides.
+     * Load averages of the last minute when the measurement began, negative if they are not known: processes that compete for processors
+     * change both sides.
      */
     public record OtherLoad(double average, int processors) {
         static OtherLoad now() {
@@ -65,7 +65,7 @@ public record DisaggReport(
         leftOut = List.copyOf(leftOut);
     }
 
-    /** For each load that was measured both ways. */
+    /** The advice for each load that was measured both ways. */
     public List<Advice> advice() {
         return Advice.of(cells);
     }

@@ -65,7 +65,7 @@ record MixedLoad(int promptTokens, double rate, double shortRate, int together, 
                 due.stream().map(Due::isLong).toList());
     }
 
-    /** Of a Poisson process; at least one, and all within the time. */
+    /** The times of a Poisson process; at least one, and all within the time. */
     private static double[] times(double rate, double seconds, long seed) {
         int count = Math.max(1, (int) (rate * seconds));
         double[] due = new Arrivals(rate, 1, Optional.empty()).due(count, seed);

@@ -28,7 +28,7 @@ record Servers(Setup setup, String url, Optional<ProcessGroup> processes) implem
     /**
      * Cores of this host.
      *
-     * @param all what a colocated instance runs on
+     * @param all cores of a colocated instance
      * @param prefill some of them
      * @param decode the others
      */
@@ -44,7 +44,7 @@ record Servers(Setup setup, String url, Optional<ProcessGroup> processes) implem
     }
 
     /**
-     * What processes are started with.
+     * The options of started processes.
      *
      * @param baton runs Baton
      * @param maxModelLen positions of a request

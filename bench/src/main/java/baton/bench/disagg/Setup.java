@@ -17,7 +17,7 @@ public record Setup(boolean disaggregated, OptionalInt budget) {
         return new Setup(false, OptionalInt.of(budget));
     }
 
-    /** Such as {@code colocated, chunks of 512}. */
+    /** The label, such as {@code colocated, chunks of 512}. */
     public String label() {
         if (disaggregated) {
             return "disaggregated (1P1D)";

@@ -15,12 +15,12 @@ public final class Layout {
 
     private final List<Part> parts = new ArrayList<>();
 
-    /** A line about what is measured; shown if there are figures. */
+    /** A line about the measurement; shown if there are figures. */
     public Layout head(String template) {
         return add(false, template);
     }
 
-    /** The processor, its instruction sets and what caps them. */
+    /** The processor, its instruction sets and their caps. */
     public Layout machine() {
         return head("{machine/processor}, {threads} threads on {machine/processors} processors")
                 .head("  instruction sets: {machine/instruction_sets}")
@@ -82,7 +82,7 @@ public final class Layout {
                 FigureTemplate.at(figures, path).valueStream().map(inner::text).toList()));
     }
 
-    /** Lines for what was left out, from the array {@code left_out}. */
+    /** Lines for omitted measurements, from the array {@code left_out}. */
     public Layout leftOut() {
         return text(figures -> String.join(
                 "",

@@ -30,7 +30,7 @@ public final class Rounds {
     /**
      * Runs each case so often without keeping its values.
      *
-     * @throws IOException what a case throws, if that is checked
+     * @throws IOException from a case
      */
     public void warmUp(int times) throws IOException {
         for (int i = 0; i < times; i++) {

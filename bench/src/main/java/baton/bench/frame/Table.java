@@ -52,7 +52,7 @@ public record Table(List<String> heads, List<List<String>> rows) {
                 .collect(Collectors.joining());
     }
 
-    /** On one line, and without a character that ends a cell. */
+    /** The text of a cell, on one line and without a character that ends a cell. */
     public static String cell(String text) {
         return text.strip()
                 .replace("\\", "\\\\")

@@ -7,7 +7,7 @@ public sealed interface Fleet {
     /** Units that the instances occupy together. */
     int units();
 
-    /** For reports. */
+    /** The fleet's text in reports. */
     String describe();
 
     /**

@@ -24,7 +24,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Measures what a fleet that runs serves within goals, and compares it with the plan's prediction. Rates are tried, beginning at the
+ * Measures the goodput of a running fleet within goals, and compares it with the plan's prediction. Rates are tried, beginning at the
  * predicted one, until one is served well enough and one that is little higher is not; the goodput is between them, where the line from one
  * to the other meets the share that is asked for.
  *
@@ -33,7 +33,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param progress receives a line for each rate
  */
 public record FleetCheck(Goals goals, Workload load, double seconds, int vocabulary, Consumer<String> progress) {
-    /** From the first rate to the second; from each further one to the next it is the square of the one before. */
+    /** The factor from the first rate to the second; each further factor is the square of the one before. */
     private static final double STRIDE = 1.2;
 
     private static final double LONGEST_STRIDE = 8;
@@ -68,13 +68,13 @@ public record FleetCheck(Goals goals, Workload load, double seconds, int vocabul
      * Measures.
      *
      * @param url of the instance, or of the router before the fleet
-     * @param plan what is predicted
+     * @param plan the prediction
      * @throws IOException if no request of a rate is answered, or no rate is found
      */
     public void run(String url, Planner.Plan plan, ObjectNode json) throws IOException {
         if (plan.goodput() <= 0) {
             throw new ConfigException(
-                    "fleet", "serves nobody within the goals, by the plan: there is nothing to check");
+                    "fleet", "serves no request within the goals, by the plan: there is nothing to check");
         }
         Endpoint endpoint = Endpoint.of(Backend.OPENAI, url);
         json.put("fleet", plan.fleet().describe()).put("predicted", plan.goodput());

@@ -13,15 +13,15 @@ import java.util.function.Consumer;
 
 /**
  * Requests through a fleet, step by step of every instance, in simulated time. A step generates a token for each running sequence and
- * computes as much of the waiting prompts, first come first served, as the budget leaves room for. Requests go to the instance with the
- * fewest tokens to do.
+ * computes as much of the waiting prompts, first come first served, as the budget leaves room for. A request is sent to the instance with
+ * the fewest tokens to do.
  */
 final class FleetSimulation {
     /** Requests at the beginning do not count: the fleet is empty then. */
     private static final double WARM_UP = 0.1;
 
     /**
-     * What came of a load.
+     * The results of a load.
      *
      * @param wellServed share of the requests
      * @param throughput requests per second that were completed
@@ -173,7 +173,7 @@ final class FleetSimulation {
         job.generated++;
     }
 
-    /** What has been missed once stays missed. */
+    /** A goal that was missed once stays missed. */
     private void judge(Job job) {
         if (job.counts && !job.bad && !isWell(job)) {
             job.bad = true;
@@ -202,7 +202,7 @@ final class FleetSimulation {
                 itl);
     }
 
-    /** What an instance does with a prompt that it has computed. */
+    /** The handling of a prompt that an instance has computed. */
     private interface Computed {
         void accept(Instance instance, Job job);
     }

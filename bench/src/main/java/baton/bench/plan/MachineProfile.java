@@ -18,10 +18,10 @@ import tools.jackson.databind.node.ObjectNode;
  * How fast one instance on one machine is. All times in seconds.
  *
  * @param name of the machine, for reports
- * @param units what an instance occupies, e.g. its tensor parallel size
+ * @param units that an instance occupies, e.g. its tensor parallel size
  * @param prefill of a prompt alone, by its tokens
  * @param step that generates a token for each of so many sequences with a short context
- * @param perContextToken what each token of context of each sequence adds to such a step
+ * @param perContextToken seconds that each token of context of each sequence adds to such a step
  * @param mixed how much of a prompt's time is added to a step that also generates tokens: 1 if nothing of it overlaps
  * @param handoff from the end of a prefill to the decode instance's first step, by the prompt's tokens, for each connector
  * @param maxSequences that are generated at once
@@ -46,14 +46,14 @@ public record MachineProfile(
         return sequences == 0 ? 0 : step.at(sequences) + perContextToken * context;
     }
 
-    /** What the tokens {@code [from, to)} of a prompt add to a step. */
+    /** The seconds that the tokens {@code [from, to)} of a prompt add to a step. */
     double promptSeconds(int from, int to) {
         double overhead = prefill.at(0);
         double before = from == 0 ? 0 : prefill.at(from) - overhead;
         return Math.max(0, prefill.at(to) - overhead - before);
     }
 
-    /** As JSON: what {@link #read} reads. */
+    /** The profile as JSON, for {@link #read}. */
     public ObjectNode toJson() {
         ObjectNode node = JSON.createObjectNode();
         node.put("name", name).put("units", units);
@@ -73,7 +73,7 @@ public record MachineProfile(
     }
 
     /**
-     * Reads what {@link #toJson} wrote.
+     * Reads a profile that {@link #toJson} wrote.
      *
      * @throws ConfigException naming the field that is missing or wrong
      * @throws IOException if the file cannot be read

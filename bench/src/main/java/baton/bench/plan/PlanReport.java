@@ -13,7 +13,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What to run on so many units for a load, and from which length of prompts on it pays to disaggregate.
+ * The fleet for a load on so many units, and the length of prompts from which on disaggregation pays.
  *
  * @param units that may be occupied
  * @param plans the best colocated fleet, and the best disaggregated one of each connector

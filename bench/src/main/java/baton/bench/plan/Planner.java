@@ -17,17 +17,17 @@ import java.util.stream.Stream;
 public record Planner(Goals goals, int requests, long seed) {
     private static final int[] BUDGETS = {64, 128, 256, 512, 1024, 2048, 8192};
     private static final double PRECISION = 1.02;
-    /** For each instance. */
+    /** The least number of requests for each instance. */
     private static final int LEAST_REQUESTS = 80;
 
-    /** Of a fleet that serves nobody well even when it is idle. */
+    /** The rate of a fleet that serves no request well even when it is idle. */
     private static final double LEAST_RATE = 1e-4;
 
     /**
-     * A fleet and what it can do.
+     * A fleet and its goodput.
      *
      * @param goodput the highest rate at which enough requests are served well, per second; 0 if there is none
-     * @param at what comes of that rate
+     * @param at the prediction for that rate
      */
     public record Plan(Fleet fleet, double goodput, Prediction at) {
         /** Requests per second for each unit. */
@@ -37,7 +37,7 @@ public record Planner(Goals goals, int requests, long seed) {
     }
 
     /**
-     * What comes of a rate, in seconds.
+     * The predicted results of a rate, in seconds.
      *
      * @param wellServed share of the requests
      */
@@ -61,7 +61,7 @@ public record Planner(Goals goals, int requests, long seed) {
         }
     }
 
-    /** What comes of this rate. */
+    /** Predicts the results of this rate. */
     public Prediction predict(Fleet fleet, Workload load, double rate) {
         return Prediction.of(rate, FleetSimulation.run(fleet, load, rate, count(fleet), goals, seed));
     }
@@ -92,7 +92,7 @@ public record Planner(Goals goals, int requests, long seed) {
         return FleetSimulation.isGood(fleet, load, rate, count(fleet), goals, seed);
     }
 
-    /** So many that a fleet cannot be done with them before an overload shows. */
+    /** The number of requests: enough for an overload to show before the fleet has served them. */
     private int count(Fleet fleet) {
         int instances = switch (fleet) {
             case Fleet.Colocated colocated -> colocated.instances();

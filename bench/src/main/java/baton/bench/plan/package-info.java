@@ -1,4 +1,4 @@
-/** Predicts what fleets of instances serve within goals, from a measured profile of a machine. */
+/** Predicts the goodput of fleets of instances within goals, from a measured profile of a machine. */
 @NullMarked
 package baton.bench.plan;
 

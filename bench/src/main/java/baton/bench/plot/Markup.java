@@ -4,7 +4,7 @@ package baton.bench.plot;
 public final class Markup {
     private Markup() {}
 
-    /** As text or an attribute; characters that XML does not allow are replaced by spaces. */
+    /** Escapes text or an attribute; characters that XML does not allow are replaced by spaces. */
     public static String escape(String text) {
         StringBuilder escaped = new StringBuilder();
         text.codePoints().forEach(c -> {

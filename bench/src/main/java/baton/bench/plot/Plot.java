@@ -29,7 +29,7 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
     public enum Scale {
         LINEAR,
         LOGARITHMIC,
-        /** Of percentiles below 100: each further nine takes as much room. */
+        /** An axis of percentiles below 100: each further nine takes as much room. */
         NINES
     }
 
@@ -45,7 +45,7 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
         STEPS
     }
 
-    /** A point; what is not finite, or not positive on a logarithmic axis, is left out. */
+    /** A point; one that is not finite, or not positive on a logarithmic axis, is left out. */
     public record Point(double x, double y) {}
 
     /**
@@ -232,7 +232,7 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
         }
     }
 
-    /** With as many digits as a mark on an axis needs. */
+    /** The number with as many digits as a mark on an axis needs. */
     static String number(double value) {
         double size = Math.abs(value);
         if (size == 0) {

@@ -86,7 +86,7 @@ public record Arrivals(double rate, double burstiness, Optional<Ramp> ramp) {
         return due;
     }
 
-    /** Of scale 1, by the method of Marsaglia and Tsang (2000). */
+    /** A gamma-distributed number of scale 1, by the method of Marsaglia and Tsang (2000). */
     private static double gamma(Random random, double shape) {
         if (shape < 1) {
             return gamma(random, shape + 1) * Math.pow(1 - random.nextDouble(), 1 / shape);

@@ -2,7 +2,7 @@ package baton.bench.serve;
 
 import baton.kv.ConfigException;
 
-/** What is spoken, by vLLM's names. */
+/** The protocol of a load, by vLLM's names. */
 public enum Backend {
     OPENAI("openai", "/v1/completions"),
     VLLM("vllm", "/v1/completions"),

@@ -4,7 +4,7 @@ import baton.kv.ConfigException;
 import java.io.IOException;
 import java.util.List;
 
-/** Requests to send. Which options a data set has, and what their defaults are, is as in vLLM 0.32's {@code bench serve}. */
+/** Requests to send. The options of a data set and their defaults are those of vLLM 0.32's {@code bench serve}. */
 public interface DataSet {
     /**
      * Makes the requests, the same for the same seed, tokenizer and options.

@@ -34,7 +34,7 @@ public record Exchange(
         return error.isEmpty();
     }
 
-    /** From {@code sent} to the last event with a choice; ns. */
+    /** The time from {@code sent} to the last event with a choice; ns. */
     public long latency() {
         long sum = first;
         for (long each : between) {

@@ -23,19 +23,19 @@ import tools.jackson.databind.node.JsonNodeFactory;
  *
  * @param format of the file
  * @param path of the file
- * @param output tokens to ask for; empty: what the file says
- * @param order of the prompts, and what becomes of them before they are sent
+ * @param output tokens to ask for; empty: as in the file
+ * @param order of the prompts, and their changes before they are sent
  */
 public record FileData(Format format, Path path, OptionalInt output, Order order) implements DataSet {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
-    /** What vLLM takes of conversations. */
+    /** The fewest tokens of a conversation that vLLM takes. */
     private static final int LEAST_TOKENS = 4;
 
     private static final int MOST_PROMPT_TOKENS = 1024;
     private static final int MOST_TOKENS = 2048;
 
-    /** Of a file. */
+    /** The format of a file. */
     public enum Format {
         SHAREGPT,
         CUSTOM

@@ -100,7 +100,7 @@ public final class LoadGenerator implements AutoCloseable {
     }
 
     /**
-     * What to send, and when.
+     * The requests to send, and their times.
      *
      * @param due seconds after the begin for each sample, ascending
      * @param most requests at once
@@ -113,7 +113,7 @@ public final class LoadGenerator implements AutoCloseable {
             }
         }
 
-        /** At the times of {@code arrivals}. */
+        /** A schedule with the times of {@code arrivals}. */
         public static Schedule of(List<Sample> samples, Arrivals arrivals, long seed, OptionalInt most) {
             return new Schedule(samples, arrivals.due(samples.size(), seed), most);
         }
@@ -156,7 +156,7 @@ public final class LoadGenerator implements AutoCloseable {
                 .getFirst();
     }
 
-    /** All but what {@link #await} does happens on the context's thread. */
+    /** Runs on the context's thread, except {@link #await}. */
     private final class Run {
         private final Endpoint endpoint;
         private final List<Buffer> bodies;

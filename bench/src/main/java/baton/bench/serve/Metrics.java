@@ -7,14 +7,14 @@ import java.util.function.ToLongFunction;
 import org.HdrHistogram.Histogram;
 
 /**
- * What the answers to a load say. The figures with vLLM's names are computed as vLLM 0.32's {@code bench serve} does.
+ * The figures of the answers to a load. Those with vLLM's names are computed as in vLLM 0.32's {@code bench serve}.
  *
  * @param seconds from the first request to the last answer
  */
 public record Metrics(List<Exchange> exchanges, double seconds) {
     private static final double SECOND = 1e-9;
 
-    /** Microseconds of an hour; what is longer counts as that. */
+    /** Microseconds of an hour; longer times count as that. */
     private static final long LONGEST_MICROS = 3_600_000_000L;
 
     private static final int DIGITS = 3;
@@ -92,12 +92,12 @@ public record Metrics(List<Exchange> exchanges, double seconds) {
         return each(Exchange::latencySeconds);
     }
 
-    /** From the time at which each request was due to its first token; microseconds. */
+    /** The times from each request's due time to its first token; microseconds. */
     public Histogram ttftFromDue() {
         return fromDue(Exchange::first);
     }
 
-    /** From the time at which each request was due to its last token; microseconds. */
+    /** The times from each request's due time to its last token; microseconds. */
     public Histogram e2elFromDue() {
         return fromDue(Exchange::latency);
     }
@@ -139,7 +139,7 @@ public record Metrics(List<Exchange> exchanges, double seconds) {
         }
     }
 
-    /** By seconds. */
+    /** The figures by seconds. */
     public Seconds bySecond() {
         List<Exchange> all = succeeded();
         if (all.isEmpty()) {

@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
 
-/** What a request must keep to count for goodput; milliseconds. Empty ones do not matter. */
+/** The limits of a request that counts for goodput; milliseconds. Empty ones do not matter. */
 public record Objectives(OptionalDouble ttft, OptionalDouble tpot, OptionalDouble e2el) {
     /** No request counts. */
     public static final Objectives NONE =

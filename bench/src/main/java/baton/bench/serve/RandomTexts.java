@@ -41,7 +41,7 @@ final class RandomTexts {
         return ids.length;
     }
 
-    /** As many ids as {@code wanted} has, which are what their text reads as; after ten tries one or a few more or fewer. */
+    /** As many ids as {@code wanted} has that survive decoding and encoding; after ten tries one or a few more or fewer. */
     int[] readable(int[] wanted) throws IOException {
         int[] now = wanted;
         for (int i = 0; i < TRIES; i++) {

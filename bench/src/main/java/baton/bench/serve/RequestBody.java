@@ -8,7 +8,7 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What requests ask for, with the fields that vLLM's {@code bench serve} sends.
+ * The body of requests, with the fields that vLLM's {@code bench serve} sends.
  *
  * @param model its name at the server
  * @param ignoreEos whether answers go on to their full length

@@ -16,13 +16,13 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
-/** The report of one load, in the lines and the JSON of vLLM 0.32's {@code bench serve}, and after them what vLLM does not measure. */
+/** The report of one load, in the lines and the JSON of vLLM 0.32's {@code bench serve}, followed by figures that vLLM does not measure. */
 public record ServeReport(About about, Traffic traffic, Selection selection, Metrics metrics) {
     private static final int WIDTH = 50;
     private static final List<Double> RANKS_FROM_DUE = List.of(50.0, 90.0, 99.0, 99.9);
 
     /**
-     * What was measured.
+     * The measured server and load.
      *
      * @param label of this run, if it has one
      * @param model the checkpoint, as far as it is known
@@ -41,7 +41,7 @@ public record ServeReport(About about, Traffic traffic, Selection selection, Met
     public record Traffic(Arrivals arrivals, OptionalInt most) {}
 
     /**
-     * What to report.
+     * The figures to report.
      *
      * @param metrics names of those with percentiles
      * @param ranks of the percentiles
@@ -151,7 +151,7 @@ public record ServeReport(About about, Traffic traffic, Selection selection, Met
         return String.valueOf(fill).repeat(left) + text + String.valueOf(fill).repeat(right);
     }
 
-    /** @param detailed whether what each request had is in it too */
+    /** @param detailed whether the figures of each request are in it too */
     public ObjectNode toJson(boolean detailed) {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         json.put("date", about.date.format(DateTimeFormatter.ofPattern("yyyyMMdd-HHmmss", Locale.ROOT)));

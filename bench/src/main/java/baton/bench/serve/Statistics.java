@@ -13,7 +13,7 @@ import java.util.List;
 public record Statistics(double mean, double median, double std, List<Percentile> percentiles) {
     /** @param rank from 0 to 100 */
     public record Percentile(double rank, double value) {
-        /** Such as {@code p99} and {@code p99.9}. */
+        /** The label, such as {@code p99} and {@code p99.9}. */
         public String label() {
             return "p" + (rank == Math.rint(rank) ? Long.toString((long) rank) : Double.toString(rank));
         }

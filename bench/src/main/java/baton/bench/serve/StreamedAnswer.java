@@ -117,7 +117,7 @@ public final class StreamedAnswer {
         return events;
     }
 
-    /** Those that the server lists. */
+    /** The tokens that the server lists. */
     public List<Token> tokens() {
         return listed;
     }

@@ -1,4 +1,4 @@
-/** Load on a server with OpenAI's API at given times, and what its clients see of it: {@code baton bench serve}. */
+/** Load on a server with OpenAI's API at given times, measured by its clients: {@code baton bench serve}. */
 @NullMarked
 package baton.bench.serve;
 

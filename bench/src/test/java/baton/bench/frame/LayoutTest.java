@@ -43,7 +43,7 @@ class LayoutTest {
     }
 
     @Test
-    void whatWasNotMeasuredIsLeftOutAndWithoutAnyFigureNothingIsShown() {
+    void missingFiguresAreLeftOutAndWithoutAnyNothingIsShown() {
         assertThat(LAYOUT.text(figures("{\"model\": \"m\", \"sizes\": [{\"tokens\": 16}]}")))
                 .isEqualTo("of m\n\ntimes in ms\ntokens  median (best)\n16\nmeasured in turns\n");
         assertThat(LAYOUT.text(figures("{\"model\": \"m\", \"sizes\": []}"))).isEmpty();

@@ -83,7 +83,7 @@ class PlannerTest {
     }
 
     @Test
-    void aHundredInstancesServeAlmostAHundredTimesWhatOneServes() {
+    void aHundredInstancesServeAlmostAHundredTimesTheRateOfOne() {
         Planner planner = new Planner(new Goals(2, 10, 0.9), 1000, 1);
         Workload load = Workload.of(500, 20);
         Plan one = planner.goodput(new Fleet.Colocated(MACHINE, 1, 2048), load);
@@ -121,7 +121,7 @@ class PlannerTest {
     void noFleetServesMoreThanItsInstancesCanCompute() {
         Plan plan = new Planner(new Goals(2, 10, 0.9), 20, 1)
                 .goodput(new Fleet.Disaggregated(MACHINE, 40, MACHINE, 40, "connector"), Workload.of(500, 1));
-        // Half a second for each prompt; what waits at the end is less than the goal allows.
+        // Half a second for each prompt; the queue at the end is shorter than the goal allows.
         assertThat(plan.goodput()).isBetween(70.0, 90.0);
     }
 

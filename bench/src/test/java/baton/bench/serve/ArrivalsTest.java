@@ -76,7 +76,7 @@ class ArrivalsTest {
     }
 
     @Test
-    void whatIsOutOfItsRangeIsRefusedByName() {
+    void valuesOutOfRangeAreRefusedByName() {
         assertThatThrownBy(() -> new Arrivals(0, 1, Optional.empty()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("request-rate");

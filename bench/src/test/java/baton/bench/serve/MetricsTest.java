@@ -16,7 +16,7 @@ import org.assertj.core.data.Offset;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 
-/** The expected figures are what {@code vllm.benchmarks.serve.calculate_metrics} of vLLM 0.32 makes of the same requests. */
+/** The expected figures are those of {@code vllm.benchmarks.serve.calculate_metrics} of vLLM 0.32 for the same requests. */
 class MetricsTest {
     private static final Offset<Double> CLOSE = within(1e-9);
     private static final List<Double> RANKS = List.of(50.0, 90.0, 99.9);
@@ -87,7 +87,7 @@ class MetricsTest {
     }
 
     @Test
-    void whatWasSentLateCountsFromWhenItWasDue() {
+    void lateRequestsCountFromTheirDueTime() {
         assertThat(metrics.late().getMaxValue()).isEqualTo(metrics.late().highestEquivalentValue(5000));
         assertThat(metrics.ttftFromDue().getMean()).isCloseTo(205_000, within(300.0));
         assertThat(metrics.e2elFromDue().getMean()).isCloseTo(500_000, within(1000.0));
