@@ -4,7 +4,7 @@ that the package gguf unpacks them to, both in base64, the elements as little-en
     pip install gguf
     python engine/src/test/python/make_gguf_blocks.py
 
-Made with gguf 0.19.0. Tests read only what it wrote.
+Made with gguf 0.19.0. Tests read only its files.
 """
 
 import base64

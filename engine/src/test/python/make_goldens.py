@@ -1,10 +1,10 @@
-"""Makes the tiny random checkpoints of the decoder families under src/test/resources/baton/engine/model/goldens, and what
-Hugging Face transformers computes with them in fp32: greedy continuations and every logit of each of their steps.
+"""Makes the tiny random checkpoints of the decoder families under src/test/resources/baton/engine/model/goldens, and the results of
+Hugging Face transformers in fp32: greedy continuations and every logit of each of their steps.
 
     pip install torch transformers
     python engine/src/test/python/make_goldens.py [NAME...]
 
-Made with transformers 5.23.0 (those from gemma3 on with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
+Made with transformers 5.23.0 (those from gemma3 on with 5.19.0) and torch 2.15.0 on a CPU. Tests read only its files. Weights are drawn so that attention is
 far from uniform and no logit of a chosen token is near the second's; they are stored in bf16, so that fp32 and bf16 start alike.
 """
 
@@ -354,7 +354,7 @@ MAX_MODEL_LEN = {"phi3-long": 256}
 # The experts of these are MXFP4.
 PACKED = {"gpt-oss"}
 
-# Rows and columns of a block of these, whose matrices are fp8 with a scale for each block, as checkpoints of fp8 and of compressed-tensors have them.
+# Rows and columns of a block of these: their matrices are fp8 with a scale for each block, as checkpoints of fp8 and of compressed-tensors have them.
 FP8 = {"qwen3-fp8": (128, 128), "deepseek-v3-fp8": (48, 40), "llama-fp8": (1, None)}
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
@@ -444,7 +444,7 @@ def repeated(scales, matrix, rows, columns):
 
 
 def to_fp8(file, rows, columns):
-    """The tensors of a file, with matrices in fp8; those in the file become what they stand for."""
+    """The tensors of a file, with matrices in fp8; those in the file are dequantized."""
     packed, unpacked = {}, load_file(file)
     for name, tensor in unpacked.items():
         if name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight"):

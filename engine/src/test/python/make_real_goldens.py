@@ -1,4 +1,4 @@
-"""Writes what Hugging Face transformers makes of texts and prompts with two published models, SmolLM2-135M-Instruct and Gemma 3 270M.
+"""Writes the results of Hugging Face transformers for texts and prompts with two published models, SmolLM2-135M-Instruct and Gemma 3 270M.
 
     pip install torch transformers gguf
     mvn -pl engine -am test -Preal -Dtest=RealTokenizersTest -Dsurefire.failIfNoSpecifiedTests=false -Dtests.texts=TEXTS
@@ -39,7 +39,7 @@ def chat(texts, index):
 
 
 def described(tokenizer, texts, index):
-    """The lines whose digest is written."""
+    """The lines to digest."""
     ids = tokenizer.encode(texts[index])
     plain = tokenizer.encode(texts[index], add_special_tokens=False)
     lines = [",".join(map(str, each)) for each in (ids, plain)]

@@ -5,7 +5,7 @@ texts that it makes of the ids.
     pip install gguf sentencepiece
     python engine/src/test/python/make_sentencepiece_gguf.py
 
-Made with gguf 0.19.0 and sentencepiece 0.2.3. Tests read only what it wrote.
+Made with gguf 0.19.0 and sentencepiece 0.2.3. Tests read only its files.
 """
 
 import io

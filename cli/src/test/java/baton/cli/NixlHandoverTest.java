@@ -229,7 +229,7 @@ class NixlHandoverTest {
         assertThat(decode.prompts().since(before).transferred()).isPositive();
     }
 
-    /** What is bound to Linux or to x86 has something in its place, is said once, and changes no answer. */
+    /** Each feature of Linux or x86 has a fallback, which is logged once and changes no answer. */
     @Test
     void instancesHandOverOnPlatformsWithoutLinuxFeatures() throws Exception {
         String platform = "-D" + Platform.PROPERTY + "=macosx-arm64";
@@ -244,13 +244,13 @@ class NixlHandoverTest {
             assertThat(each.log())
                     .containsOnlyOnce("memory cannot be mapped by other processes of this host on macosx-arm64")
                     .containsOnlyOnce("memory is copied by Java: macosx-arm64 here")
-                    .containsOnlyOnce("on macosx-arm64 memory is the JVM's");
+                    .containsOnlyOnce("on macosx-arm64 the JVM allocates memory");
         }
     }
 
     /** The blocks of a hand-off that is never read, and of one during which the reader is killed. */
     @Test
-    void blocksOfHandoffsThatAreNeverReadOrWhoseReaderIsKilledAreFreed() throws Exception {
+    void blocksThatAreNeverReadOrLoseTheirReaderAreFreed() throws Exception {
         Instance lender = serve("lender", "kv_producer", EXTRA + "kv_lease_duration", "3");
         Instance killedReader = serve("killed reader", "kv_consumer");
         Instance front = route("front", lender, killedReader);
@@ -296,7 +296,7 @@ class NixlHandoverTest {
             Future<Reply> waiting = clients.submit(() -> front.complete(Ledgers.prompt(200, 62), 1));
             Await.until(
                     Instances.DEADLINE, () -> "nothing waits", () -> busy.metric("vllm:num_requests_waiting", "") == 1);
-            // After a few steps more it has said what it wants.
+            // A few steps later the reader has sent its heartbeat.
             double tokens = busy.metric("vllm:generation_tokens_total", "");
             Await.until(
                     Instances.DEADLINE,
@@ -315,7 +315,7 @@ class NixlHandoverTest {
         running.body().close();
     }
 
-    /** What the server refuses, and what only the engine does. */
+    /** Errors of the server, and errors of the engine. */
     @ParameterizedTest(name = "{0}={1}")
     @CsvSource({"temperature, -1", "max_tokens, 1000000", "logit_bias, '{\"1000000\": 1}'"})
     void aDecodeRequestThatIsRefusedGivesTheBlocksBackAtOnce(String field, String value) throws Exception {
@@ -351,7 +351,7 @@ class NixlHandoverTest {
         assertThat(decode.prompts().since(before).transferred()).isZero();
     }
 
-    /** A drained prefill instance waits for the reader of its blocks, and refuses what is new. */
+    /** A drained prefill instance waits for the reader of its blocks, and refuses new requests. */
     @Test
     void aDrainedPrefillInstanceFinishesItsHandoffs() throws Exception {
         Instance leaving = serve("leaving", "kv_producer");

@@ -62,8 +62,8 @@ public interface Engine extends AutoCloseable {
     void abort(String id);
 
     /**
-     * As {@link #abort}, of a request after its answer was lost on the way to its client. If it has ended, they are not kept for a peer that would
-     * learn of them from the answer.
+     * As {@link #abort}, of a request after its answer was lost on the way to its client. The blocks of an ended request are not kept for a
+     * peer that needs the answer to find them.
      */
     default void abandon(String id) {
         abort(id);

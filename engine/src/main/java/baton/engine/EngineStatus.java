@@ -14,7 +14,7 @@ import java.util.Optional;
  * @param awaitingRelease requests that have ended while transfers still use their blocks, or a lease keeps them for a peer
  * @param totalBlocks blocks of the KV cache
  * @param usedBlocks blocks held by requests; cached blocks that no request holds are not counted
- * @param storing whether values that were computed are on their way to a store
+ * @param storing whether computed values are on their way to a store
  * @param failure why the engine no longer works, if so
  * @param blocking a call of the connector for which the engine waits too long
  */

@@ -12,7 +12,7 @@ public enum FinishReason {
     CACHE_THRESHOLD,
     /** Its client left or asked for it. */
     ABORT,
-    /** It failed; the event's message says how. */
+    /** The request failed; the event's message has the cause. */
     ERROR;
 
     /** The value of OpenAI's {@code finish_reason}. */

@@ -14,7 +14,7 @@ import java.util.OptionalDouble;
  */
 public record RequestTimes(
         Optional<KvLoad> load, OptionalDouble scheduled, OptionalDouble firstToken, double ended, int preemptions) {
-    /** Those of a request that the engine did not take. */
+    /** The times of a request that the engine did not take. */
     public static final RequestTimes NONE =
             new RequestTimes(Optional.empty(), OptionalDouble.empty(), OptionalDouble.empty(), 0, 0);
 

@@ -42,7 +42,7 @@ import java.util.stream.Stream;
  * @param skipSpecialTokens whether special tokens are left out of the text
  * @param shownSpecialTokens special tokens that are in the text nevertheless
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
- * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
+ * @param badWords sequences of at least one token; the last token of one is not chosen when the output ends with its others
  * @param thinkingBudget of the reasoning in the output; empty means any length
  * @param format of the output; tokens that would leave it are not chosen, and the output ends only where the format is complete
  */

@@ -19,7 +19,7 @@ public enum SchedulingPolicy {
         };
     }
 
-    /** As vLLM writes it. */
+    /** The policy as vLLM writes it. */
     @Override
     public String toString() {
         return name().toLowerCase(Locale.ROOT);

@@ -6,7 +6,7 @@ public enum StepPhase {
     BETWEEN,
     /** Choosing the tokens of a step and their blocks, and the bookkeeping after the step. */
     SCHEDULE,
-    /** In the connector's worker: loads started and waited for, saves, its report. */
+    /** The time in the connector's worker: loads started and waited for, saves, its report. */
     CONNECTOR,
     /** Preparing the model's input: token ids, positions, block tables, masks. */
     BATCH,

@@ -15,7 +15,7 @@ import java.util.stream.Collectors;
  * grow with the number of steps.
  */
 public final class StepProfile implements EngineListener {
-    /** Of nanoseconds below 2^40, 18 minutes. */
+    /** The number of buckets for nanoseconds below 2^40, 18 minutes. */
     private static final int BUCKETS = (40 - 4) * 32;
 
     private static final String HEADING = "%-28s %8s %4s";
@@ -49,7 +49,7 @@ public final class StepProfile implements EngineListener {
         }
     }
 
-    /** Nanoseconds that a share of a group's steps stay within, in all and by what the step did. */
+    /** Nanoseconds that a share of a group's steps stay within, in all and by phase. */
     public record Percentile(double share, double total, double overhead, Map<StepPhase, Double> phases) {
         public double phase(StepPhase phase) {
             return phases.getOrDefault(phase, 0.0);

@@ -46,7 +46,7 @@ class SamplingParamsTest {
     }
 
     @Test
-    void refusesWhatIsOutOfRange() {
+    void refusesValuesOutOfRange() {
         assertRefused(b -> b.n(0), "n: is 0, must be between 1 and 16384");
         assertRefused(b -> b.n(16385), "n: is 16385, must be between 1 and 16384");
         assertRefused(b -> b.temperature(-0.1), "temperature: is -0.1, must be in [0, 2]");

@@ -38,7 +38,10 @@ final class Ast {
 
     record CallBlock(int line, Routine caller, Call call) implements Statement {}
 
-    /** What is callable of a macro or a call block. It takes what its body names of {@code caller}, {@code kwargs} and {@code varargs}. */
+    /**
+     * The callable part of a macro or a call block. Of {@code caller}, {@code kwargs} and {@code varargs} it takes those that its body
+     * names.
+     */
     record Routine(String name, List<Parameter> parameters, List<Statement> body, List<String> special) {
         boolean takes(String name) {
             return special.contains(name);

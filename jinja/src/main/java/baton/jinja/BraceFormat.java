@@ -4,7 +4,7 @@ import baton.jinja.Value.Str;
 import java.util.List;
 import java.util.Map;
 
-/** {@code str.format}, whose fields reach what expressions reach, and no more. */
+/** {@code str.format}. Its fields reach the same values as expressions. */
 final class BraceFormat {
     private final RenderBudget budget;
     private final Python python;

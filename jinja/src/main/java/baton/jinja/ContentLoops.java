@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
 final class ContentLoops {
     private static final String CONTENT = "content";
 
-    /** Of variables, by the variable that is assigned. */
+    /** The assignments by the variable that is assigned. */
     private final Map<String, List<Ast.Target>> assignments = new HashMap<>();
 
     private final List<Ast.For> loops = new ArrayList<>();
@@ -62,7 +62,7 @@ final class ContentLoops {
                 .isPresent();
     }
 
-    /** {@code messages} and what is assigned from it; nothing at all if that is assigned to something else than a variable. */
+    /** {@code messages} and the variables assigned from it; nothing at all if it is assigned to anything but a variable. */
     private Set<String> messages() {
         Set<String> found = new HashSet<>(Set.of("messages"));
         Deque<String> next = new ArrayDeque<>(found);

@@ -21,7 +21,7 @@ abstract sealed class ExpressionParser permits Parser {
     private int position;
     private int depth;
 
-    /** Of each macro around, which of {@link #SPECIAL} its body can name, and which of them it does. */
+    /** The names of {@link #SPECIAL} that the body of each enclosing macro can use, and those that it uses. */
     private record Specials(Set<String> open, Set<String> named) {}
 
     private final Deque<Specials> specials = new ArrayDeque<>();

@@ -216,7 +216,7 @@ final class Filters {
         return methods.find(value, attribute).orElseGet(() -> python.missing(value, name));
     }
 
-    /** What a dotted attribute name picks from an item; without one the item itself. */
+    /** A function from an item to the value of a dotted attribute name; without one, to the item itself. */
     private UnaryOperator<Value> attribute(Optional<Value> attribute, @Nullable Value otherwise) {
         Value path = attribute.orElse(Value.NONE);
         List<Value> parts = switch (path) {
@@ -248,7 +248,7 @@ final class Filters {
         return bound.flag("case_sensitive", python) ? key : item -> lower(key.apply(item));
     }
 
-    /** What several attributes, divided by commas, pick from an item. */
+    /** A function from an item to the values of several attributes, divided by commas. */
     private UnaryOperator<Value> sortKey(Bound bound) {
         boolean caseSensitive = bound.flag("case_sensitive", python);
         Value attribute = bound.get("attribute").orElse(Value.NONE);

@@ -394,7 +394,7 @@ record Formats(RenderBudget budget, Python python) {
         return number("", text, "", spec);
     }
 
-    /** A sign or prefix, digits that may be grouped, and what follows them, in a field. */
+    /** A sign or prefix, digits that may be grouped, and the rest, in a field. */
     private String number(String prefix, String digits, String rest, Spec spec) {
         int group = spec.grouping() == '\0' ? 0 : "boxX".indexOf(spec.type()) >= 0 ? 4 : 3;
         boolean grouped = group > 0 && digits.chars().allMatch(c -> Character.digit(c, 16) >= 0);

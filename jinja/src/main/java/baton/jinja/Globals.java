@@ -70,7 +70,7 @@ record Globals(RenderBudget budget, Python python, Clock clock) {
         }
     }
 
-    /** What {@code dict(...)} holds: of a mapping or of pairs, and of the named arguments. */
+    /** The entries of {@code dict(...)}: of a mapping or of pairs, and of the named arguments. */
     private Map<Value, Value> entries(Arguments call) {
         Map<Value, Value> entries = new LinkedHashMap<>();
         List<Value> given = call.positional();

@@ -19,7 +19,7 @@ import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Walks the tree. Scopes follow Jinja2: {@code for}, {@code with}, macros and block bodies open one, {@code if} does not; what
+ * Walks the tree. Scopes follow Jinja2: {@code for}, {@code with}, macros and block bodies open one, {@code if} does not; a variable that
  * {@code set} assigns inside ends with its scope, and a loop's with each round.
  */
 final class Interpreter {
@@ -288,7 +288,7 @@ final class Interpreter {
                     Optional.of(anonymous ? "<Macro anonymous>" : "<Macro '" + routine.name() + "'>"));
         }
 
-        /** Whether it takes what has no parameter of its own; a parameter of that name is an ordinary one. */
+        /** Whether the routine takes arguments without a parameter; a parameter of that name is an ordinary one. */
         private boolean takes(String special) {
             return routine.takes(special)
                     && routine.parameters().stream()

@@ -1,6 +1,6 @@
 package baton.jinja;
 
-/** A template that cannot be compiled, or whose rendering failed, gave up ({@code raise_exception}) or ran past a limit. */
+/** A template cannot be compiled, or its rendering failed, gave up ({@code raise_exception}) or ran past a limit. */
 public final class JinjaException extends RuntimeException {
     private final int line;
 

@@ -27,7 +27,7 @@ import org.jspecify.annotations.Nullable;
  *
  * @param ascii whether other characters are escaped
  * @param indent one level's indent; null for one line
- * @param order of the keys of objects; empty to keep theirs
+ * @param order of the keys of objects; empty to keep the objects' order
  */
 record JsonWriter(
         RenderBudget budget,

@@ -119,7 +119,7 @@ final class Lexer {
         }
     }
 
-    /** Emits the text up to a tag, less what the tag takes. */
+    /** Emits the text up to a tag, without the blanks that the tag strips. */
     private void text(int end, char sign, boolean takesIndent) {
         String text = source.substring(position, end);
         String kept = text;

@@ -8,7 +8,7 @@ import java.util.Optional;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
-/** A running loop: what the attributes of {@code loop} show. It reads ahead of its items only for those that need it. */
+/** A running loop: the values of the attributes of {@code loop}. It reads ahead of its items only for those that need it. */
 final class LoopState {
     private Iterator<Value> items;
     private int length;

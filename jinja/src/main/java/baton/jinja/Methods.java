@@ -205,7 +205,7 @@ record Methods(RenderBudget budget, Python python) {
         return Math.clamp(given < 0 ? (long) given + size : given, 0, size);
     }
 
-    /** What is made of a text that is marked as safe is so as well. */
+    /** A method of a string. The results of a text that is marked as safe are marked as well. */
     private Optional<Value.Body> ofString(Str str, String name) {
         String text = str.text();
         Value.Body method = switch (name) {
@@ -350,7 +350,7 @@ record Methods(RenderBudget budget, Python python) {
         return Value.of(start + part.orElse("").codePointCount(0, at));
     }
 
-    /** What the arguments {@code start} and {@code end} leave of a text; empty if they are in the wrong order. */
+    /** The part of a text from the argument {@code start} to {@code end}; empty if they are in the wrong order. */
     private Optional<String> part(String text, Bound bound, boolean emptyWanted) {
         if (bound.get("start").isEmpty()) {
             return Optional.of(text);

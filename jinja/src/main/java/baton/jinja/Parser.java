@@ -25,7 +25,7 @@ final class Parser extends ExpressionParser {
         return new Parser(Lexer.tokens(template)).statements(Set.of());
     }
 
-    /** Statements up to a block of one of these names, whose name is consumed, or up to the template's end if there are none. */
+    /** Statements up to a block with one of these names, which is consumed, or up to the template's end if there are none. */
     private List<Ast.Statement> statements(Set<String> ends) {
         enter();
         int start = peek().line();
@@ -222,7 +222,7 @@ final class Parser extends ExpressionParser {
         return statements(ends);
     }
 
-    /** As {@link #body}, with the whole tag that ends it. */
+    /** Parses as {@link #body} does, with the whole tag that ends it. */
     private List<Ast.Statement> bodyEnding(String end) {
         List<Ast.Statement> body = body(Set.of(end));
         next();

@@ -364,7 +364,7 @@ final class Python {
                 : iterate(value).iterator();
     }
 
-    /** A generator over what {@code step} makes of the elements of {@code value}; over nothing where that is false, as in Jinja. */
+    /** A generator over the results of {@code step} for the elements of {@code value}; over nothing where that is false, as in Jinja. */
     Value generate(Value value, java.util.function.Function<Value, Optional<Value>> step) {
         return new Generator(
                 new LazyItems(budget, () -> truth(value) ? iterator(value) : Collections.emptyIterator(), step));

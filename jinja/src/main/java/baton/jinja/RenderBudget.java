@@ -1,7 +1,7 @@
 package baton.jinja;
 
 /**
- * One rendering's position in the template and what it may still spend. A template is a program that came with a model's files, so
+ * One rendering's position in the template and its remaining budget. A template is a program that came with a model's files, so
  * everything that costs time or memory is charged here: nodes, elements looked at, characters produced.
  */
 final class RenderBudget {
@@ -20,7 +20,7 @@ final class RenderBudget {
 
     /**
      * @param maxCharacters of any one text, the output included
-     * @param watch run now and then; what it throws ends the rendering
+     * @param watch run now and then; its exception ends the rendering
      */
     RenderBudget(long maxSteps, int maxCharacters, Runnable watch) {
         this.maxSteps = maxSteps;

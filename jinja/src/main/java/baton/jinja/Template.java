@@ -17,7 +17,7 @@ import tools.jackson.databind.JsonNode;
  * <p>There is no way to load, include or import anything, to call into Java or to change a value that was handed in.
  */
 public final class Template {
-    /** Of any rendering. */
+    /** The limit of steps of any rendering. */
     public static final long MAX_STEPS = 10_000_000;
 
     private static final int MAX_CHARACTERS = 16 << 20;
@@ -39,7 +39,7 @@ public final class Template {
     }
 
     /**
-     * Renders with these variables; {@code clock} is what {@code strftime_now} reads.
+     * Renders with these variables; {@code strftime_now} reads {@code clock}.
      *
      * @throws JinjaException if the template fails, calls {@code raise_exception}, takes more than ten million steps or makes a
      *     text of more than 16 Mi characters
@@ -52,7 +52,7 @@ public final class Template {
      * As {@link #render(Map, Clock)}.
      *
      * @param maxSteps one for each node, element and 16 characters
-     * @param watch run now and then; what it throws ends the rendering
+     * @param watch run now and then; its exception ends the rendering
      */
     public String render(Map<String, JsonNode> variables, Clock clock, long maxSteps, Runnable watch) {
         Map<String, Value> values = new HashMap<>();

@@ -12,7 +12,10 @@ import java.util.Set;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
-/** What an expression can be: Python's types, as far as templates meet them. Only namespaces, loops, iterators, cyclers and joiners can change. */
+/**
+ * The value of an expression: Python's types, as far as templates meet them. Only namespaces, loops, iterators, cyclers and joiners can
+ * change.
+ */
 sealed interface Value {
     Value NONE = new None();
     Value TRUE = new Bool(true);
@@ -84,7 +87,7 @@ sealed interface Value {
         }
     }
 
-    /** @param markup whether it is marked as safe in HTML: what is added to it is escaped */
+    /** @param markup whether it is marked as safe in HTML: text added to it is escaped */
     record Str(String text, boolean markup) implements Value, Comparable<Str> {
         @Override
         public boolean equals(@Nullable Object other) {
@@ -148,11 +151,11 @@ sealed interface Value {
         @Override
         public int compareTo(Seq other) {
             for (int i = 0; i < Math.min(items.size(), other.items.size()); i++) {
-                Value theirs = other.items.get(i);
+                Value otherItem = other.items.get(i);
                 int order = switch (items.get(i)) {
-                    case Str text when theirs instanceof Str otherText -> text.compareTo(otherText);
-                    case Int number when theirs instanceof Int otherNumber -> number.compareTo(otherNumber);
-                    case Seq inner when theirs instanceof Seq otherInner -> inner.compareTo(otherInner);
+                    case Str text when otherItem instanceof Str otherText -> text.compareTo(otherText);
+                    case Int number when otherItem instanceof Int otherNumber -> number.compareTo(otherNumber);
+                    case Seq inner when otherItem instanceof Seq otherInner -> inner.compareTo(otherInner);
                     default -> 0;
                 };
                 if (order != 0) {
@@ -174,8 +177,8 @@ sealed interface Value {
     /**
      * An object with attributes: a macro, a cycler or a joiner.
      *
-     * @param body what calling it does; empty if it cannot be called
-     * @param text what printing it shows; empty if Python shows an address
+     * @param body runs on a call; empty if it cannot be called
+     * @param text printed for it; empty if Python prints an address
      */
     record Instance(String type, Optional<Body> body, Map<String, Supplier<Value>> attributes, Optional<String> text)
             implements Value {}
@@ -234,7 +237,7 @@ sealed interface Value {
             return new Bound(budget, function, values);
         }
 
-        /** As {@link #bind}, of a function whose parameters have no names. */
+        /** As {@link #bind}, of a function with unnamed parameters. */
         Bound bindPlaces(String... parameters) {
             if (!named.isEmpty()) {
                 throw budget.error(function + "() takes no keyword arguments");

@@ -30,7 +30,7 @@ class TemplateTest {
     private static final Clock CLOCK = Clock.fixed(Instant.parse("2026-03-05T14:07:09Z"), ZoneOffset.UTC);
     private static final Duration BOUND = Duration.ofSeconds(60);
 
-    /** Cases whose outcome real Jinja2 decided ({@code jinja_cases.py} writes them). */
+    /** Cases with the results of real Jinja2 ({@code jinja_cases.py} writes them). */
     @TestFactory
     Stream<DynamicTest> rendersAsPythonsJinja() throws IOException {
         try (InputStream file =
@@ -99,7 +99,7 @@ class TemplateTest {
         assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(BOUND);
     }
 
-    /** As {@link #hostileTemplatesEnd}: what filters, formats, dictionaries, generators and recursion add. */
+    /** As {@link #hostileTemplatesEnd}, with filters, formats, dictionaries, generators and recursion. */
     @ParameterizedTest
     @ValueSource(
             strings = {
@@ -163,7 +163,7 @@ class TemplateTest {
         assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(BOUND);
     }
 
-    /** What Jinja2 has and prompts have no use for is refused where it is reached, by name. */
+    /** Parts of Jinja2 that prompts do not need are refused, by name, where they are reached. */
     @Test
     void refusals() {
         assertThatThrownBy(() -> render("\n{{ lipsum() }}"))

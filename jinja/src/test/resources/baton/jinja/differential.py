@@ -1,4 +1,4 @@
-"""Prints random templates, their variables and what Jinja2 renders of them, a JSON object a line:
+"""Prints random templates, their variables and Jinja2's results, a JSON object a line:
 `python differential.py SEED COUNT`. The environment is the one that transformers give chat templates; jinja_cases.py has it.
 "expected" is the text, or null where Jinja2 fails, with the reason in "error"."""
 

@@ -1,4 +1,4 @@
-"""Writes jinja-cases.json: templates, variables and what real Jinja2 renders, in the environment that
+"""Writes jinja-cases.json: templates, variables and the results of real Jinja2, in the environment that
 transformers give chat templates. Needs `pip install jinja2` (made with 3.1.6). Tests read only the JSON."""
 
 import json, os, sys

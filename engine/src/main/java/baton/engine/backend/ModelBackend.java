@@ -33,13 +33,13 @@ public interface ModelBackend {
      * Why a model cannot be computed by this backend, on any device.
      *
      * @param ranks that share it
-     * @return empty if it can, or if the other methods say what does not fit
+     * @return empty if it can, or if the other methods name the obstacle
      */
     default Optional<String> whyNot(ModelConfig model, Quantization quantization, int ranks) {
         return Optional.empty();
     }
 
-    /** Of several backends that can, the one of the highest preference computes. The CPU's is 0. */
+    /** The backend of the highest preference computes, of those that can. The CPU's is 0. */
     int preference();
 
     /**
@@ -85,7 +85,7 @@ public interface ModelBackend {
     /**
      * Loads a checkpoint's weights, shared out among ranks, and allocates the KV pools; the checkpoint may be closed afterwards.
      *
-     * @throws baton.kv.ConfigException naming what does not fit
+     * @throws baton.kv.ConfigException naming the part that does not fit
      * @throws IOException if the weights cannot be read
      * @throws IllegalStateException if the backend cannot be loaded, or memory is refused
      */
@@ -100,7 +100,7 @@ public interface ModelBackend {
      * Loads the native library that computes some models, as loading such a model does.
      *
      * @return its state; empty if the backend has no such library
-     * @throws IllegalStateException if it cannot be loaded here, saying what it needs
+     * @throws IllegalStateException if it cannot be loaded here, naming the missing requirement
      */
     default Optional<String> loadLibrary() {
         return Optional.empty();
@@ -109,7 +109,7 @@ public interface ModelBackend {
     /**
      * Loads and computes in a way that leaves nothing behind that would slow down a model that is loaded later.
      *
-     * @throws IOException what {@code work} throws
+     * @throws IOException from {@code work}
      */
     default <T> T apart(Work<T> work) throws IOException {
         return work.run();

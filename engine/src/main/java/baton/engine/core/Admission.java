@@ -15,7 +15,7 @@ import java.util.Set;
  * these in the prefix cache and then asks the connector.
  */
 final class Admission {
-    /** At most this many requests with a pending match are asked about in a step; the next step continues behind them. */
+    /** The limit of requests with a pending match that a step asks about; the next step continues behind them. */
     private static final int MAX_PENDING_MATCHES = 256;
 
     /** One in so many blocks may be of requests that load from peers which were never reached; but one such request may always load. */
@@ -62,7 +62,7 @@ final class Admission {
         }
     }
 
-    /** As {@link #admit}, only those that are served before others. */
+    /** As {@link #admit}, only requests that are served before others. */
     void admitFirst(StepPlan plan) {
         if (waiting.hasFirst() && hasRoom(plan)) {
             admit(plan, true);

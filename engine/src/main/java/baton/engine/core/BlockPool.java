@@ -41,11 +41,11 @@ final class BlockPool {
     private final OwnerThread owner = OwnerThread.firstToCheck();
     private final int[] references;
     private final @Nullable BlockHash[] hashes;
-    /** Of blocks with a hash: their group. */
+    /** The group of each block with a hash. */
     private final int[] groupOf;
 
     private final KvGroups groups;
-    /** By group. */
+    /** The blocks by hash, for each group. */
     private final List<Map<BlockHash, Integer>> index;
     /** The first block that is handed out. */
     private final int first;
@@ -61,7 +61,7 @@ final class BlockPool {
     private final @Nullable String[] tenants;
     /** Free blocks with content that one tenant has in the free list; all blocks if tenants have no shares. */
     private final int share;
-    /** By tenant these blocks, least recently used first. Empty if tenants have no shares. */
+    /** These blocks by tenant, least recently used first. Empty if tenants have no shares. */
     private final Map<String, LinkedHashSet<Integer>> ofTenants = new HashMap<>();
 
     private final CacheEvents events;
@@ -190,7 +190,7 @@ final class BlockPool {
         return false;
     }
 
-    /** Removes the block's hash: its content is not, or no longer, what the hash says. */
+    /** Removes the block's hash: the hash does not, or no longer, match its content. */
     void forget(int block) {
         owner.check();
         BlockHash hash = hashes[block];

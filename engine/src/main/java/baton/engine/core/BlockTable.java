@@ -12,7 +12,7 @@ import java.util.stream.IntStream;
  */
 final class BlockTable {
     private final int[][] blocks;
-    /** By group, the number of null blocks. */
+    /** The number of null blocks in each group. */
     private final int[] firsts;
 
     private int size;

@@ -28,7 +28,7 @@ final class CacheEvents {
         this.groups = groups;
     }
 
-    /** None at all. */
+    /** A source without events. */
     static CacheEvents disabled() {
         return new CacheEvents(false, 1, KvGroups.one(1));
     }
@@ -86,7 +86,7 @@ final class CacheEvents {
         return !events.isEmpty();
     }
 
-    /** Those since the last call, before those of a connector. */
+    /** The events since the last call, followed by a connector's. */
     List<KvEvent> take(List<KvEvent> ofConnector) {
         if (events.isEmpty()) {
             return ofConnector;

@@ -19,7 +19,7 @@ final class ConnectorFailures {
     private final AtomicBoolean any = new AtomicBoolean();
     private final AtomicLong notCounted = new AtomicLong();
     private final Ticker ticker;
-    /** By thread, the call that it is in. */
+    /** The open call of each thread. */
     private final Map<Thread, OpenCall> open = new ConcurrentHashMap<>();
 
     private record OpenCall(String method, long since) {}
@@ -34,9 +34,9 @@ final class ConnectorFailures {
     }
 
     /**
-     * Does a connector's work. Its exception is recorded, and {@code otherwise} returned. Thrown on is what says that the JVM itself has
-     * failed: any thread may have, so a connector that is switched off would not heal it. An {@link InternalError} is what a read of a
-     * mapped file throws that is no longer there, so it is the connector's.
+     * Calls a connector. Records the exception that it throws, and returns {@code otherwise}. Errors of the JVM itself are thrown on: they
+     * can occur on any thread, so switching the connector off would not help. An {@link InternalError} is the connector's, as a read of a
+     * mapped file that no longer exists throws it.
      *
      * @param method for the log
      */

@@ -27,7 +27,7 @@ final class ConnectorView {
         return request.warmsUp() || !connected ? Optional.empty() : connector;
     }
 
-    /** It has failed. */
+    /** Stops calling the connector, which has failed. */
     void disconnect() {
         connected = false;
     }

@@ -77,7 +77,7 @@ final class DelayedReleases {
     /**
      * The answer to a request was lost.
      *
-     * @return its sequences whose blocks are being sent, or kept to be sent; each of them once
+     * @return its sequences with blocks being sent, or kept to be sent; each of them once
      */
     List<String> answerLost(String requestId) {
         List<String> ids = new ArrayList<>();

@@ -206,7 +206,9 @@ public final class EngineCore implements AutoCloseable {
                         request -> publisher.finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
     }
 
-    /** The answer to a request, which may have several samples, was lost. Blocks need not be kept for a peer that would learn of them from it. */
+    /**
+     * The answer to a request, which may have several samples, was lost. Blocks are not kept for a peer that needs the answer to find them.
+     */
     public void answerLost(String requestId) {
         owner.check();
         scheduler.answerLost(requestId);
@@ -441,7 +443,7 @@ public final class EngineCore implements AutoCloseable {
                 throw e;
             }
         } catch (RuntimeException | OutOfMemoryError e) {
-            // The requests of this step are lost; what is cached from earlier steps is untouched, so other requests
+            // The requests of this step are lost; blocks cached in earlier steps are untouched, so other requests
             // continue.
             LOG.error(
                     "A step of {} tokens in {} requests failed",
@@ -453,7 +455,7 @@ public final class EngineCore implements AutoCloseable {
     }
 
     /**
-     * Requests of a step with loaded keys and values that are not those of the model.
+     * Requests of a step with loaded keys and values that differ from the model's.
      *
      * @param invalid blocks of loads that have failed, which were compared in vain
      */
@@ -530,7 +532,7 @@ public final class EngineCore implements AutoCloseable {
         return found;
     }
 
-    /** The requests whose prompts end with a slice, by its index. */
+    /** The requests with a prompt that ends with a slice, by the slice's index. */
     private static Map<Integer, String> promptEnds(List<Slice> slices) {
         Map<Integer, String> ends = new HashMap<>();
         for (int i = 0; i < slices.size(); i++) {

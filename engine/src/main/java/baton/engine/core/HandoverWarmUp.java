@@ -28,13 +28,13 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Hands prompts over from one engine core to another by a connector, both with a {@link StandInRunner} for a model. What an instance
- * needs for its first hand-over is in use then, while nothing of the instance itself is touched.
+ * Hands prompts over from one engine core to another by a connector, both with a {@link StandInRunner} for a model. So the code and
+ * libraries of a first hand-over are loaded and compiled, while nothing of the instance itself is touched.
  */
 public final class HandoverWarmUp implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(HandoverWarmUp.class);
 
-    /** Of keys and values of a prompt. */
+    /** The limit of a prompt's keys and values. */
     private static final long MOST_BYTES = 4L << 20;
 
     private static final int MOST_TOKENS = 512;

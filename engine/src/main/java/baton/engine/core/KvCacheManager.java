@@ -269,7 +269,7 @@ final class KvCacheManager {
         }
     }
 
-    /** Unpublishes a block whose content is bad. False if the pool has no such block. */
+    /** Unpublishes a block with bad content. False if the pool has no such block. */
     boolean invalidate(int block) {
         boolean known = pool.has(block);
         if (known) {

@@ -28,7 +28,7 @@ final class Publisher {
     private final Set<Integer> eosTokens;
     private final EngineListener listener;
     private final Ticker ticker;
-    /** Of all ranks' pools together. */
+    /** The layout of all ranks' pools together. */
     private final KvLayout layout;
 
     private long listenerFailures;

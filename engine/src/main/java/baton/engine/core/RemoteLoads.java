@@ -128,8 +128,8 @@ final class RemoteLoads {
                 failures.add(new LoadFailure(request, bad.length));
             } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
                     && (compared || request.computedTokens == 0 || !recomputed.add(request.blocks.get(0, first)))) {
-                // Nothing is left, or another request computes the next block anyway: it may share what other requests
-                // compute. Of what was compared, the connector may have saved or sent blocks: it learns of a new start.
+                // Nothing is left, or another request computes the next block anyway: this one may share the blocks of
+                // others. The connector may have saved or sent compared blocks, so it is notified of a new start.
                 live.waitAgain(request);
                 takenBackSinceStep.add(request.id());
             }
@@ -187,8 +187,8 @@ final class RemoteLoads {
     }
 
     /**
-     * All loads under way have failed, and nothing more will be reported of them. Their requests wait again, without what may have
-     * been loaded.
+     * All loads under way have failed, and nothing more will be reported of them. Their requests wait again, without the blocks that may
+     * have been loaded.
      *
      * @return requests to end with an error
      */

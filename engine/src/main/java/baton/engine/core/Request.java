@@ -25,9 +25,9 @@ import org.jspecify.annotations.Nullable;
 public final class Request implements KvRequest {
     /** The states of a request's life. */
     enum State {
-        /** In the queue; holds no blocks. */
+        /** The request is in the queue and holds no blocks. */
         WAITING,
-        /** In the queue; a load is filling its blocks. */
+        /** The request is in the queue; a load is filling its blocks. */
         WAITING_FOR_REMOTE_KVS,
         /** Computed in every step that has room for it. */
         RUNNING,
@@ -56,7 +56,7 @@ public final class Request implements KvRequest {
     /** The request waits until this block, which another request is computing, can be shared. */
     @Nullable
     BlockHash deferredUntil;
-    /** Tokens whose KV is in {@link #blocks}. */
+    /** Tokens with KV in {@link #blocks}. */
     int computedTokens;
     /** Blocks published in the pool, a prefix of {@link #blocks}. */
     int publishedBlocks;
@@ -73,7 +73,7 @@ public final class Request implements KvRequest {
     int loadedFrom;
 
     int loadedTo;
-    /** Loaded tokens have not been compared with those of the model, and are to be: none of them is shared before. */
+    /** Whether loaded tokens are yet to be compared with the model's: none of them is shared before. */
     boolean unverified;
     /** Tokens that the first scheduling found in the prefix cache. */
     int localHit;
@@ -87,7 +87,7 @@ public final class Request implements KvRequest {
     int preemptions;
 
     boolean everScheduled;
-    /** Prompt tokens whose log probabilities were reported; survives preemption. */
+    /** Prompt tokens with reported log probabilities; survives preemption. */
     int promptLogprobsReported;
 
     long firstScheduledNanos;

@@ -41,12 +41,12 @@ import org.slf4j.LoggerFactory;
  *
  * Blocks
  *
- *   A waiting request is admitted if its whole prompt fits the free blocks, less what running requests need to complete theirs.
+ *   A waiting request is admitted if its whole prompt fits the free blocks, less the blocks that running requests need to complete their prompts.
  *   If blocks run out all the same, the running request that is last in order loses its blocks and waits again.
- *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, a
- *   request whose next block is being computed by another request waits for that block, out of the queue, and then shares it.
- *   A request that waits for a load, or for its turn after it, has the rest of the blocks of its prompt reserved. So whatever
- *   is admitted can be completed: when all that run have ended, all that hold blocks fit together.
+ *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, while
+ *   another request computes a request's next block, that one waits for the block, out of the queue, and then shares it. A request that
+ *   waits for a load, or for its turn after it, has the rest of the blocks of its prompt reserved. So whatever is admitted can be
+ *   completed: when all that run have ended, all that hold blocks fit together.
  *
  * Loads from elsewhere
  *
@@ -54,8 +54,8 @@ import org.slf4j.LoggerFactory;
  *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. Loads from peers that were never reached may
  *   take until a deadline, so all of them together have a part of the blocks only. If the hidden state of the prompt's
  *   last token comes with all its KV, the request's first slice has no tokens: its next token is sampled from that. Blocks that fail to load cut the
- *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails. What several
- *   requests share is computed again by the first of them, for which the other requests wait.
+ *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails. Blocks that several requests
+ *   share are computed again by the first of them; the other requests wait for it.
  *
  * Ends
  *
@@ -64,14 +64,14 @@ import org.slf4j.LoggerFactory;
  *
  * A connector that throws
  *
- *   It may have lost track of its transfers, so nothing that it says from then on is believed, and a transfer that it began may still be
- *   running: its own, or a peer's that reads or writes this pool. Until that is over no block that it may use can be handed out again. What
- *   ends all transfers is the connector's close, as it also precedes the end of the pool's memory. So the connector is closed, between
- *   the ranks' parts of a step, and then disconnected() is called: all loads under way are invalid, by policy these requests are computed
- *   here or fail; blocks that were kept for transfers are released; all other requests go on. Up to then onFinished counts as delayed.
- *   If the close fails too, transfers may go on for ever: all blocks that requests have at this time are withheld, which is to say that
- *   they are never handed out again. So are not the blocks that a preemption has just taken back; in that case the engine ends.
- *   An InvalidFieldException from onNewRequest or match is no failure: a client's parameter is refused, and that request ends with an error.
+ *   It may have lost track of its transfers, so its later reports are ignored, and a transfer that it began may still be running: its own,
+ *   or a peer's that reads or writes this pool. Until that is over no block that it may use can be handed out again. The connector's close
+ *   ends all transfers, as it also precedes the end of the pool's memory. So the connector is closed, between the ranks' parts of a step,
+ *   and then disconnected() is called: all loads under way are invalid, by policy these requests are computed here or fail; blocks that
+ *   were kept for transfers are released; all other requests go on. Up to then onFinished counts as delayed. If the close fails too,
+ *   transfers may go on for ever: all blocks that requests have at this time are withheld, which is to say that they are never handed out
+ *   again. So are not the blocks that a preemption has just taken back; in that case the engine ends. An InvalidFieldException from
+ *   onNewRequest or match is no failure: a client's parameter is refused, and that request ends with an error.
  *
  * Requests with a cache_hit_threshold
  *
@@ -85,8 +85,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Decides what each step computes and which request has which blocks. Here are the order of a step and preemption; its parts are
- * {@link LiveRequests}, {@link Admission} of those that wait, {@link RemoteLoads} and {@link DelayedReleases}. One thread owns it and
- * its parts, which its methods that change something check.
+ * {@link LiveRequests}, {@link Admission} of waiting requests, {@link RemoteLoads} and {@link DelayedReleases}. One thread owns it and its
+ * parts; methods that change state check this.
  */
 final class Scheduler {
     private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
@@ -183,7 +183,7 @@ final class Scheduler {
     private final DelayedReleases releases;
     private final RemoteLoads loads;
     private final Admission admission;
-    /** For calls that are about no request. */
+    /** The connector, for calls that are about no request. */
     private final Optional<SchedulerConnector> connector;
 
     private final ConnectorView connectorView;
@@ -372,10 +372,10 @@ final class Scheduler {
     }
 
     /**
-     * Updates all requests after a step. The step's slices count as computed from here on, unless their KV was bad.
+     * Updates all requests after a step. The step's slices count as computed from here on, unless they had bad KV.
      *
-     * @param notFinite requests whose logits are not finite: none of their blocks is shared from here on
-     * @param deviating requests whose loaded KV is not that of the model
+     * @param notFinite requests with logits that are not finite: none of their blocks is shared from here on
+     * @param deviating requests with loaded KV that differs from the model's
      */
     Outcome executed(Step step, StepReport reports, Set<Request> notFinite, Set<Request> deviating) {
         owner.check();

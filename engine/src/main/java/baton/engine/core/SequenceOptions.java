@@ -29,7 +29,7 @@ public record SequenceOptions(
         long seed,
         long arrivalNanos,
         boolean warmsUp) {
-    /** Those of a new request. */
+    /** A builder with the options of a new request. */
     public static SequenceOptionsBuilder builder() {
         return SequenceOptionsBuilder.builder().generated(new int[0]);
     }

@@ -69,7 +69,7 @@ final class StepPlan {
         cacheMisses.add(request);
     }
 
-    /** In the order of the batch. */
+    /** The slices in the order of the batch. */
     List<Slice> slices() {
         return List.copyOf(slices.values());
     }

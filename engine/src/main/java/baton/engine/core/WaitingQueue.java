@@ -23,7 +23,7 @@ final class WaitingQueue {
     /** Deferred requests, by the block that a running request is computing. Not scheduled before that block is there. */
     private final Map<BlockHash, Set<Request>> deferred = new HashMap<>();
 
-    /** Those without blocks that need a load between steps. */
+    /** Requests without blocks that need a load between steps. */
     private final Set<Request> toLoad = new HashSet<>();
 
     private int deferredCount;
@@ -43,7 +43,7 @@ final class WaitingQueue {
         return deferredCount;
     }
 
-    /** Requests whose blocks a load is filling. */
+    /** The number of requests with blocks that a load is filling. */
     int loadingCount() {
         int count = 0;
         for (Request request : withBlocks) {
@@ -71,13 +71,13 @@ final class WaitingQueue {
         withoutBlocks.add(request);
     }
 
-    /** Adds a request whose blocks are being loaded. */
+    /** Adds a request with blocks that are being loaded. */
     void addWithBlocks(Request request) {
         toLoad.remove(request);
         withBlocks.add(request);
     }
 
-    /** In order; the iterator's {@code remove} takes requests out. */
+    /** The requests in order; the iterator's {@code remove} takes them out of the queue. */
     Set<Request> withBlocks() {
         return withBlocks;
     }

@@ -26,7 +26,7 @@ final class Worker {
     private final StepClock clock;
     private final LayerHooks hooks;
     private final boolean wantsHidden;
-    /** The requests of whose slices, by index, the connector wants the last tokens' hidden states. */
+    /** The requests, by the index of their slice, for which the connector wants the hidden state of the last token. */
     private Map<Integer, String> hiddenOf = Map.of();
     /** Loaded tokens to compare, by the index of their request's slice. */
     private Map<Integer, LoadedTokens> loaded = Map.of();
@@ -64,7 +64,7 @@ final class Worker {
     /**
      * Computes a step.
      *
-     * @param hiddenOf the requests whose prompts end with a slice, by its index; empty if no connector wants to know
+     * @param hiddenOf the requests with a prompt that ends with a slice, by its index; empty if no connector needs them
      * @param loaded tokens of slices to compare with the model's, by its index; empty unless the runner can
      * @return its logits; the caller closes them
      */
@@ -78,7 +78,7 @@ final class Worker {
         return logits;
     }
 
-    /** Of the loaded tokens of the last step. */
+    /** The comparison of the loaded tokens of the last step. */
     Comparison comparison() {
         return comparison;
     }

@@ -59,7 +59,7 @@ final class Workers implements AutoCloseable {
      * The reports of the connectors of all ranks for a step.
      *
      * @param merged the reports of all ranks, merged
-     * @param metadata of the ranks whose reports had some
+     * @param metadata of the reports, by rank; only of reports that had some
      */
     record StepReport(WorkerReport merged, Map<Rank, WorkerMetadata> metadata) {
         static final StepReport NOTHING = new StepReport(WorkerReport.NOTHING, Map.of());
@@ -71,7 +71,7 @@ final class Workers implements AutoCloseable {
     }
 
     private final List<Worker> workers = new ArrayList<>();
-    /** Of each worker. */
+    /** The rank of each worker. */
     private final List<Rank> ranks = new ArrayList<>();
 
     private final Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
@@ -97,7 +97,7 @@ final class Workers implements AutoCloseable {
     }
 
     /**
-     * @param context of the rank whose runner it is given
+     * @param context of the rank of the given runner
      * @param clock stopped by the rank that gives the logits
      * @param failures records the exceptions of the connectors in steps
      */
@@ -192,7 +192,7 @@ final class Workers implements AutoCloseable {
     /**
      * Computes a step.
      *
-     * @param hiddenOf the requests whose prompts end with a slice, by its index; empty unless connectors {@link #wantHidden}
+     * @param hiddenOf the requests with a prompt that ends with a slice, by its index; empty unless connectors {@link #wantHidden}
      * @param loaded tokens of slices to compare with the model's, by its index
      * @return its logits, none if there was nothing to compute; the caller closes them
      */
@@ -211,7 +211,7 @@ final class Workers implements AutoCloseable {
         return Optional.of(logits);
     }
 
-    /** Of the loaded tokens of the step that was computed, by all ranks. */
+    /** The comparison of the step's loaded tokens, by all ranks. */
     Comparison comparison() {
         return workers.stream().map(Worker::comparison).reduce(Comparison.NONE, Comparison::and);
     }

@@ -23,7 +23,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 final class GgufConfig {
     private static final String EPSILON = "attention.layer_norm_rms_epsilon";
-    /** Of norms that take off the mean. */
+    /** The epsilon of norms that subtract the mean. */
     private static final String CENTERED_EPSILON = "attention.layer_norm_epsilon";
 
     private static final Map<String, String> INTEGERS = Map.ofEntries(
@@ -96,15 +96,15 @@ final class GgufConfig {
     private static final String NORMALISED = "expert_weights_norm";
     private static final String LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier";
 
-    /** As {@link #OTHERS}, of DeepSeek's models. */
+    /** The keys of {@link #OTHERS} in DeepSeek's models. */
     private static final Set<String> OF_DEEPSEEK =
             Set.of(KEYS_OF_EACH_HEAD, VALUES_OF_EACH_HEAD, GATING, NORMALISED, LOG_MULTIPLIER);
 
-    /** Tokens that end a turn, in files that do not name theirs. */
+    /** Tokens that end a turn, for files that do not name any. */
     private static final Set<String> ENDS_OF_TURNS =
             Set.of("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>");
 
-    /** Of gpt-oss, where the token "end" is between the channels of an answer. */
+    /** The tokens that end a turn of gpt-oss, where the token "end" is between the channels of an answer. */
     private static final Set<String> ENDS_OF_HARMONY = Set.of("<|return|>", "<|call|>");
 
     /** Layers of the Gemmas 2 and 3 that scale scores by the part of the hidden size of one head. */
@@ -130,7 +130,7 @@ final class GgufConfig {
         return file.integer(key("attention.head_count_kv")).orElseGet(this::heads);
     }
 
-    /** Of each layer that has some. */
+    /** The number of experts of each layer that has some. */
     int experts() {
         return positive("expert_count");
     }
@@ -367,7 +367,7 @@ final class GgufConfig {
         }
     }
 
-    /** The scaling of Llama 3.1 and later, of which files have only what each frequency is divided by. */
+    /** The scaling of Llama 3.1 and later; files have only the divisor of each frequency. */
     private void llama3(ObjectNode json, ObjectNode scaling, String type, float[] divisors) {
         double low = 1;
         double high = 4;

@@ -143,7 +143,7 @@ public final class GgufFile implements AutoCloseable {
         return single(key, "a string", Kind.STRING).map(value -> text(value.start, key));
     }
 
-    /** As {@link #string}, a whole number from 0 to 2^31-1. */
+    /** Reads as {@link #string} does, a whole number from 0 to 2^31-1. */
     public Optional<Integer> integer(String key) {
         return single(
                         key,
@@ -186,7 +186,7 @@ public final class GgufFile implements AutoCloseable {
                 });
     }
 
-    /** As {@link #string}, true or false. */
+    /** Reads as {@link #string} does, true or false. */
     public Optional<Boolean> bool(String key) {
         return single(key, "true or false", Kind.BOOL).map(value -> file.get(ValueLayout.JAVA_BYTE, value.start) != 0);
     }

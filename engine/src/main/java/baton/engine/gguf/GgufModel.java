@@ -49,7 +49,7 @@ public final class GgufModel implements PackedTensorFile {
      * A tensor and the file that has it.
      *
      * @param name in the file
-     * @param tensor of a tensor with all experts of a layer the part of one
+     * @param tensor the tensor; of one with all experts of a layer, the part of one expert
      * @param values the part of a {@code kv_b_proj} beside these keys
      */
     private record Place(GgufFile file, String name, Tensor tensor, Optional<Place> values) {
@@ -132,7 +132,7 @@ public final class GgufModel implements PackedTensorFile {
         return places.keySet();
     }
 
-    /** With the type that rows are unpacked to. */
+    /** The description of a tensor, with the type that rows are unpacked to. */
     @Override
     public TensorInfo info(String name) throws SafetensorsException {
         Place place = place(name);
@@ -194,7 +194,7 @@ public final class GgufModel implements PackedTensorFile {
         };
     }
 
-    /** For each head rows of its keys, which the file has as columns, and of its values. */
+    /** The rows of each head's keys, which the file has as columns, and of its values. */
     private static Rows expansion(Place place, Place values) {
         int rank = Math.toIntExact(place.tensor.shape().get(1));
         int keyRows = Math.toIntExact(place.tensor.columns());

@@ -104,7 +104,7 @@ enum GgufType {
         }
     }
 
-    /** As {@link #fours}, with the fifth bit of each of 32 in front of them. */
+    /** Unpacks as {@link #fours} does, with the fifth bit of each of 32 numbers in front of them. */
     private static void fives(byte[] packed, int from, float scale, int zero, float least, float[] to, int first) {
         int fifths = halves(packed, from + 2) << 16 | halves(packed, from);
         for (int i = 0; i < 16; i++) {

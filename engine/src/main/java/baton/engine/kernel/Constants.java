@@ -53,7 +53,7 @@ final class Constants {
     static final int SWIGLU_LIMIT = SWIGLU_LINE + 1;
     static final int NEGATIVE_SWIGLU_LIMIT = SWIGLU_LIMIT + 1;
 
-    /** Of fp16: sign and all bits but the highest of the exponent. */
+    /** The bits of fp16 without the highest of the exponent. */
     static final int E4M3_IN_F16 = NEGATIVE_SWIGLU_LIMIT + 1;
 
     /** Makes infinity of e4m3's NaN, as fp16 reads it, and of none of its numbers. */
@@ -64,15 +64,15 @@ final class Constants {
     static final int MAGNITUDE = E4M3_OF_F16 + 1;
     static final int E4M3_LARGEST = MAGNITUDE + 1;
 
-    /** The smallest number of e4m3 whose exponent is its own, two to the power of -6. */
+    /** The smallest normal number of e4m3, two to the power of -6. */
     static final int E4M3_NORMAL = E4M3_LARGEST + 1;
 
-    /** Of which e4m3's smallest number is the last place. */
+    /** A number with e4m3's smallest number as its last place. */
     static final int E4M3_SMALL = E4M3_NORMAL + 1;
 
     static final int HALF_OF_E4M3 = E4M3_SMALL + 1;
 
-    /** To be added to the codes of {@link #E4M3_NORMAL} or above, and {@link #E4M3_SMALL} or above, for e4m3's. */
+    /** The addend to the codes of {@link #E4M3_NORMAL} or above, and {@link #E4M3_SMALL} or above, for e4m3's. */
     static final int E4M3_BIAS = HALF_OF_E4M3 + 1;
 
     static final int E4M3_NAN = E4M3_BIAS + 1;

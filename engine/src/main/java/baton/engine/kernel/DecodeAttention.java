@@ -42,9 +42,10 @@ sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttent
     record Context(int[] blockTable, int head, int first, int visible, int end) {}
 
     /**
-     * @param next what the thread will perhaps attend to next: its keys and values may be prefetched; {@code context} if there is none
+     * @param next the context that the thread will probably attend to next: its keys and values may be prefetched; {@code context} if there
+     *     is none
      * @param from address of the first query in fp32, which the other queries follow
-     * @param to address of what the first attends to, in fp32
+     * @param to address of the first query's result in fp32
      */
     void attend(int layer, Context context, Context next, long from, long to);
 }

@@ -167,8 +167,8 @@ final class DecodeCode {
 
     /**
      * {@code (scores, tile stride, tiles, weights, weight stride, queries, state, factors)}: adds scores, tiles of
-     * {@code [query][position]}, of whole panels. Two to their power becomes the weights, {@code [query][position]} of all tiles; the state,
-     * each query's largest score, grows; each query's factor is what its sums are to be multiplied by.
+     * {@code [query][position]}, of whole panels. Two to their power becomes the weights, {@code [query][position]} of all tiles; the
+     * state, each query's largest score, grows; each query's factor is the number to multiply its sums by.
      */
     static byte[] softmax(Width width) {
         Assembler code = new Assembler(width);

@@ -20,13 +20,13 @@ public final class Kernels {
     /** Lines that are fetched for each 16 pairs of k of a single group of rows: as many as these have. */
     private static final int FETCHED_BY_FEW = 32;
 
-    /** Of several groups, which fetch them together. More would delay the loads of rows. */
+    /** The lines that several groups fetch together. More would delay the loads of rows. */
     private static final List<Integer> FETCHED_BY_MANY = List.of(2, 4, 8);
 
     private final Width width;
     private final boolean hasTiles;
     private final boolean attendsInPairs;
-    /** By kernel and variant. */
+    /** The functions by kernel and variant. */
     private final Map<Kernel, SequencedMap<Object, MachineFunction>> functions = new EnumMap<>(Kernel.class);
 
     /** Products of one row, of two, as long as several panels are taken. */
@@ -98,7 +98,7 @@ public final class Kernels {
         }
     }
 
-    /** Of attention over keys and values in bf16. */
+    /** Makes the kernels of attention over keys and values in bf16. */
     private void makeForPairs() {
         make(Kernel.QUERY_PAIRS, TileAttentionCode.queries(ProductCode.VECTORS));
         make(Kernel.RESULTS, TileAttentionCode.results());
@@ -161,7 +161,7 @@ public final class Kernels {
         return get(kernel, kernel);
     }
 
-    /** As {@link #get(Kernel)}, of the kernels of which there are several. */
+    /** The function of a kernel with several variants. */
     MachineFunction get(Kernel kernel, Object variant) {
         return Objects.requireNonNull(of(kernel).get(variant), kernel.name());
     }
@@ -295,7 +295,7 @@ public final class Kernels {
         return type == DType.BF16 ? narrowing(count) : get(Kernel.NARROW, type);
     }
 
-    /** As {@link #narrowing}, on a processor with AVX512_BF16. */
+    /** The function of {@link #narrowing} on a processor with AVX512_BF16. */
     MachineFunction narrowingForPairs(int count) {
         return width == Width.ZMM && count % (2 * width.lanes()) == 0 ? get(Kernel.NARROW_PAIRS) : narrowing(count);
     }

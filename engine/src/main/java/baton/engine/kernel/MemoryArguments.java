@@ -45,7 +45,7 @@ record MemoryArguments(Assembler code, Reg base) {
         loadFrom(0, arguments);
     }
 
-    /** As {@link #load(Argument...)}, of those behind the first one, which is in its register. */
+    /** Loads the arguments behind the first one, which is in its register. */
     void loadBehindFirst(Argument... arguments) {
         loadFrom(1, arguments);
     }

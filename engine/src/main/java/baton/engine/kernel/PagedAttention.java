@@ -22,8 +22,8 @@ import java.util.stream.IntStream;
  * Sequences with few rows convert keys and values while they use them, run by run in a buffer of the thread's that stays in its caches. Longer
  * chunks have many panels that use the same keys and values, which are converted once, as many heads at a time as a buffer has room for.
  *
- * Positions are taken in runs that begin at multiples of RUN, and those that a query does not attend to change no bit of its sums: what a
- * row attends to does not depend on the rows beside it, nor on what was cached when it came.
+ * Positions are taken in runs that begin at multiples of RUN, and those that a query does not attend to change no bit of its sums: a row's
+ * result does not depend on the rows beside it, nor on the content of the cache when it came.
  */
 
 /*
@@ -44,7 +44,7 @@ public final class PagedAttention {
     /** Positions that a tile of scores has. */
     static final int RUN = 128;
 
-    /** Runs of a call, whose time is bounded thereby: the JVM cannot stop its thread meanwhile. */
+    /** Runs of one call. They bound its time: the JVM cannot stop the thread meanwhile. */
     private static final int RUNS_AT_ONCE = 4;
 
     /** Bytes of keys and values that are converted for several panels. */
@@ -81,7 +81,7 @@ public final class PagedAttention {
     /** Whether the matrix unit does that. */
     private final boolean onTiles;
 
-    /** Of each lane: which of its panel's rows its query is of, and which of that row's heads. */
+    /** For each lane, its query's row in the panel, and the head in that row. */
     private final int[] laneRows;
 
     private final int[] laneHeads;
@@ -93,7 +93,7 @@ public final class PagedAttention {
     private MemorySegment shared = MemorySegment.NULL;
 
     /**
-     * Neighbouring tokens of a sequence whose queries attend.
+     * Neighbouring tokens of a sequence that attend.
      *
      * @param row index of the first token among the rows of queries
      * @param count number of tokens
@@ -122,7 +122,7 @@ public final class PagedAttention {
         final MemorySegment limits;
         final MemorySegment from;
         final MemorySegment to;
-        /** Of each lane, [lanes, D]; those that have no query write there in any case. */
+        /** The result of each lane, [lanes, D]; lanes without a query write there too. */
         final MemorySegment results;
 
         final MemorySegment entries;
@@ -247,8 +247,8 @@ public final class PagedAttention {
         int units = kvHeads * parts;
         int tasks = few.size() * units;
         int piece = headsAtOnce(few, units, window);
-        // Batches have the longest contexts last. They come first, so that what is left at the end, and other threads
-        // help with, is short.
+        // Batches have the longest contexts last. They come first here, so that the pieces at the end, with which other
+        // threads help, are short.
         Collections.reverse(few);
         threads.parallelFor(tasks, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
@@ -400,7 +400,7 @@ public final class PagedAttention {
             this.used = count * partHeads;
         }
 
-        /** Of all rows of a span. */
+        /** A panel of all rows of a span. */
         Panel(Call call, Span span, int unit, Scratch scratch) {
             this(call, span, 0, span.count, unit, scratch);
         }
@@ -603,7 +603,7 @@ public final class PagedAttention {
             }
         }
 
-        /** As {@link #take}, of a run that is prepared. */
+        /** As {@link #take}, for a prepared run. */
         private void takeInPairs(TileMemory tiles, long run, int at, int positions) {
             int padded = Math.ceilDiv(positions, TileAttentionCode.POSITIONS) * TileAttentionCode.POSITIONS;
             if (onTiles) {

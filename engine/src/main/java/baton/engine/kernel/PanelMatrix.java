@@ -10,10 +10,10 @@ import java.util.List;
 import java.util.Optional;
 
 /*
- * Layout. A panel has the weights of as many neighbouring outputs as two vectors have lanes, [input][output]: what a product loads for one
- * input is one or two vectors. Panels follow each other; the last one is filled up with zeros. In bf16 the 32 bits of a lane are two
- * weights, the lower of an output of the first vector and the upper of one of the second, so that one shift and one mask make fp32
- * of both. As pairs they are two inputs of one output, the lower 16 bits the first.
+ * Layout. A panel has the weights of as many neighbouring outputs as two vectors have lanes, [input][output]: a product loads one or two
+ * vectors for one input. Panels follow each other; the last one is filled up with zeros. In bf16 the 32 bits of a lane are two weights, the
+ * lower of an output of the first vector and the upper of one of the second, so that one shift and one mask make fp32 of both. As pairs
+ * they are two inputs of one output, the lower 16 bits the first.
  *
  * Products. Few rows take the weights as they are: each is read from memory once, at its speed, and becomes fp32 in registers; rows that are not
  * multiplied together find it in the second cache. Many rows go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
@@ -33,7 +33,7 @@ public final class PanelMatrix {
     /** Number of panels that use the same rows one after the other, while these are in the cache. */
     private static final int TOGETHER = 8;
 
-    /** As many of two matrices. */
+    /** As {@link #TOGETHER}, for two matrices. */
     private static final int TOGETHER_GATED = TOGETHER / 2;
 
     /** Inputs that are multiplied at a time if there are many rows; their weights are expanded to fp32 for that time. */
@@ -45,13 +45,13 @@ public final class PanelMatrix {
     /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 10;
 
-    /** As many of panels that are too long to stay in the second cache for all groups. */
+    /** The number of direct groups for panels that are too long to stay in the second cache for all groups. */
     private static final int DIRECT_GROUPS_OF_LONG = 2;
 
     /** Bytes of a panel and the next one that stay there. */
     private static final long KEPT_BYTES = 1 << 20;
 
-    /** Rows of a block on the matrix unit, whose sums have room in the second cache beside rows and weights. */
+    /** Rows of a block on the matrix unit: the second cache has room for their sums beside rows and weights. */
     private static final int TILE_BLOCK_ROWS = 512;
 
     private static final int PIECES_PER_THREAD = 8;
@@ -443,7 +443,7 @@ public final class PanelMatrix {
         }
     }
 
-    /** Slice by slice of the inputs, whose weights stay in the first cache for all rows. */
+    /** Multiplies slice by slice of the inputs: a slice's weights stay in the first cache for all rows. */
     private void slices(Block block) {
         WeightType used = type.inPairs() ? WeightType.BF16_PAIRS : WeightType.FP32;
         long stride = block.rowStride;
@@ -480,7 +480,7 @@ public final class PanelMatrix {
         return Math.ceilDiv(Math.ceilDiv(inputs, slices), PAIRED_INPUTS) * PAIRED_INPUTS;
     }
 
-    /** Of a row, as the product's code counts them. */
+    /** A row's elements, as the product's code counts them. */
     private int elements(int inputs) {
         return type.inPairs() ? inputs / 2 : inputs;
     }

@@ -10,10 +10,10 @@ import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 
 /**
- * Emits 2^x of a vector: x is an integer n and a remainder, up to 1/2 or, with 512 bits, from 0 to 1. 2^remainder is a polynomial, whose
- * exponent n is added to. The relative error is below 1.5e-7, and none for integers from -75 on. It is 0 for x up to -100, which is nothing
- * beside 1: products with smaller numbers would be subnormal, and each operation on one of these takes a hundred times as long. With fewer
- * than 512 bits x is limited to 127 as well.
+ * Emits 2^x of a vector: x is an integer n and a remainder, up to 1/2 or, with 512 bits, from 0 to 1. 2^remainder is a polynomial; n is
+ * added to the exponent of its result. The relative error is below 1.5e-7, and none for integers from -75 on. It is 0 for x up to -100,
+ * which is nothing beside 1: products with smaller numbers would be subnormal, and each operation on one of these takes a hundred times as
+ * long. With fewer than 512 bits x is limited to 127 as well.
  *
  * @param constants register that points to {@link Constants}
  * @param multiple vector register to work with
@@ -21,7 +21,7 @@ import baton.memory.Assembler.Width;
  * @param spare likewise
  */
 record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, int spare) {
-    /** With 512 bits there are registers for the polynomial, from this one on. */
+    /** The first of the registers for the polynomial with 512 bits. */
     private static final int FIRST_TERM = 24;
 
     private static final int LOWEST = FIRST_TERM + Constants.FRACTION_TERMS;

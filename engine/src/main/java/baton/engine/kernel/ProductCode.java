@@ -33,15 +33,15 @@ import java.util.stream.IntStream;
  *
  * <p>A panel is two vectors wide. As many rows are taken together as their sums fit into registers, so that each vector of weights is
  * loaded once for all of them and each element of the rows once for both vectors. The products of a sum are added in the order of k, one
- * after the other, also where k comes in parts whose sums are kept in the tile: so a row's result does not depend on the rows beside it.
+ * after the other, also where k comes in parts and the tile keeps their sums: so a row's result does not depend on the rows beside it.
  *
  * <p>Function: {@code (a, row stride, panel, k count, tile, rows, ahead)}, of elements of fp32. Strides are in bytes; that of k is part of the
  * code, where several k are taken in a row, so that few instructions are spent on addresses. For {@link WeightType#inPairs} an
  * element is two inputs in bf16, and so is a lane of the weights.
  *
- * <p>Memory at {@code ahead} is fetched into the second cache. A group of rows, or two, fetch as many bytes as the panel has. Each further group
- * fetches a line for some of the k; groups of narrow vectors are so many that they fetch none. Rows whose products are added to sums
- * have other groups before them.
+ * <p>Memory at {@code ahead} is fetched into the second cache. A group of rows, or two, fetch as many bytes as the panel has. Each further
+ * group fetches a line for some of the k; groups of narrow vectors are so many that they fetch none. Rows that add to sums have other
+ * groups before them.
  *
  * <p>A sum takes one product in the time that an addition lasts, some cycles. A few rows have so few sums that the processor would wait for
  * them, and not for the weights: they are multiplied with several panels side by side.
@@ -63,7 +63,9 @@ final class ProductCode {
     private static final Reg TILE = R8;
     private static final Reg ROWS_LEFT = R9;
     private static final List<Reg> POINTERS = List.of(RAX, R10, R11, RBX, RBP);
-    /** Into panels that are multiplied side by side, up to four with three rows, whose pointers are not RBX or RBP. */
+    /**
+     * Pointers into panels that are multiplied side by side: up to four with three rows. The pointers of three rows leave RBX and RBP free.
+     */
     private static final List<Reg> WEIGHTS = List.of(R12, R14, R15, RBX);
 
     private static final Reg PANEL_BYTES = RBP;
@@ -83,7 +85,7 @@ final class ProductCode {
 
     /** The prefetches beside the products of some k. */
     private enum Fetch {
-        /** As many lines from {@link #AHEAD} on as the weights take. */
+        /** Fetches as many lines from {@link #AHEAD} on as the weights take. */
         AS_READ,
         /** Half of them. */
         HALF,
@@ -93,7 +95,7 @@ final class ProductCode {
         OF_PANELS,
         NOTHING;
 
-        /** For a single k. */
+        /** The fetching for a single k. */
         Fetch ofSingle() {
             return switch (this) {
                 case AS_READ, OF_PANELS -> this;
@@ -140,7 +142,7 @@ final class ProductCode {
         return new ProductCode(width, type, kStride, adds, true, 1).function();
     }
 
-    /** For few k, where fetching would take longer than the products. The bytes ahead are not fetched. */
+    /** The code for few k, where fetching would take longer than the products. The bytes ahead are not fetched. */
     static byte[] withoutFetching(Width width, WeightType type) {
         return new ProductCode(width, type, Float.BYTES, false, false, 1).function();
     }
@@ -352,7 +354,7 @@ final class ProductCode {
         }
     }
 
-    /** Of a panel's weights for one k. */
+    /** The bytes of a panel's weights for one k. */
     private int kBytes() {
         return VECTORS * code.width().lanes() * laneBytes();
     }

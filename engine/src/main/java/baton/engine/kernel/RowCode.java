@@ -128,7 +128,7 @@ final class RowCode {
         return row.end();
     }
 
-    /** As {@link #expand}, of whole blocks of {@link Mxfp4Panels}. */
+    /** The code of {@link #expand} for whole blocks of {@link Mxfp4Panels}. */
     private static byte[] expandMxfp4() {
         RowCode row = new RowCode(Width.ZMM);
         Assembler code = row.code;
@@ -225,7 +225,7 @@ final class RowCode {
         return row.end();
     }
 
-    /** As {@link #narrow}, by AVX512_BF16's own instruction; a multiple of two vectors. */
+    /** The code of {@link #narrow} by AVX512_BF16's own instruction; for a multiple of two vectors. */
     static byte[] narrowPairs() {
         RowCode row = new RowCode(Width.ZMM);
         Assembler code = row.code;
@@ -274,7 +274,7 @@ final class RowCode {
         return row.end();
     }
 
-    /** As {@link #norm}, to bf16 with AVX512_BF16, of a multiple of two vectors. */
+    /** The code of {@link #norm} to bf16 with AVX512_BF16; for a multiple of two vectors. */
     static byte[] normNarrow() {
         RowCode row = new RowCode(Width.ZMM);
         Assembler code = row.code;
@@ -320,7 +320,7 @@ final class RowCode {
 
     /**
      * {@code (from, from stride, to, to stride, heads, table, half)}: turns the pairs of each head, element i with element i + half,
-     * by the angles whose cosines, then sines, are the table. Half is a multiple of the lanes; {@code to} may be {@code from}.
+     * by angles: the table has their cosines, then their sines. Half is a multiple of the lanes; {@code to} may be {@code from}.
      */
     static byte[] rotate(Width width) {
         RowCode row = new RowCode(width);

@@ -17,7 +17,7 @@ final class TeamSize {
      * another thread is a small part of it.
      */
     private static final long LONG_WINDOW_NANOS = 12_000_000;
-    /** Of a larger one that has, so that its attempts are short. */
+    /** The window of a larger size, so that its attempts are short. */
     private static final long WINDOW_NANOS = 4_000_000;
     /** A window so many times as long had no loops in most of it. */
     private static final int IDLE = 10;
@@ -54,7 +54,7 @@ final class TeamSize {
         this.size = most;
     }
 
-    /** Of a loop that begins now. */
+    /** The size of the team for a loop that begins now. */
     int at(long nanos) {
         if (size < most && nanos - resumeAt >= 0) {
             size++;
@@ -79,7 +79,7 @@ final class TeamSize {
         return size;
     }
 
-    /** Of the last loop. */
+    /** The size of the team in the last loop. */
     int last() {
         return size;
     }

@@ -13,11 +13,11 @@ import org.jspecify.annotations.Nullable;
  * Why not OpenMP's threads. All of them have to come to the end of each loop, and they spin for milliseconds in between. Where another
  * process computes on the same cores, a loop of microseconds waits for a thread that has no processor, while threads that have one spin.
  *
- * Here each thread has a part of the loop, pieces that follow each other: it finds in its caches what they have in common, and the processor
- * fetches ahead what the next one needs. Then it does pieces of the other threads' parts. A loop ends when its pieces are done. A worker that
- * comes late finds none left and is not waited for. A thread that waits spins for as long as the next loop usually takes to come, and then leaves the
- * processor: a worker sleeps, the calling thread yields until the last piece that a worker has begun is done. Where processors are too few for all
- * threads, some take no part (TeamSize).
+ * Here each thread has a part of the loop, pieces that follow each other: their common data stays in its caches, and the processor
+ * prefetches the next piece's data. Then it does pieces of the other threads' parts. A loop ends when its pieces are done. A worker that
+ * comes late finds none left and is not waited for. A thread that waits spins for as long as the next loop usually takes to come, and then
+ * leaves the processor: a worker sleeps, the calling thread yields until the last piece that a worker has begun is done. Where processors
+ * are too few for all threads, some take no part (TeamSize).
  */
 
 /**
@@ -263,7 +263,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
         }
 
         /** Without a deadline: the last pieces are being computed, and write to memory that the caller may free. */
-        @SuppressWarnings("ThreadPriorityCheck") // what is waited for may need this very processor
+        @SuppressWarnings("ThreadPriorityCheck") // the awaited thread may need this very processor
         void await() {
             for (int looks = 0; left.get() > 0; looks++) {
                 if (looks < LAST_LOOKS) {

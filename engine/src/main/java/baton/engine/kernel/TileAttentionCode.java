@@ -43,7 +43,7 @@ final class TileAttentionCode {
     enum RunArgument implements Argument {
         /** Bytes from one run to the next. */
         RUN_BYTES,
-        /** From a run's beginning to the table of its keys' addresses. */
+        /** The offset from a run's beginning to the table of its keys' addresses. */
         TABLE,
         ENTRY_BYTES,
         QUERIES,

@@ -28,7 +28,7 @@ import java.util.List;
 
 /**
  * Products on the matrix unit (AMX): of rows in bf16 with a panel of pairs, see {@link PanelMatrix}, as {@link ProductCode} computes them.
- * A panel of pairs is what the unit takes: 16 pairs of inputs of 16 outputs are a tile, the panel's other 16 outputs another.
+ * The unit takes a panel of pairs: 16 pairs of inputs of 16 outputs are a tile, the panel's other 16 outputs another.
  *
  * <p>32 rows are multiplied at once, two tiles of them with two of the panel, so that each tile that is loaded is used twice. The sums of
  * fewer rows are the same bits: each of a tile's numbers is summed by itself, in the order of k.
@@ -64,7 +64,7 @@ final class TileCode {
     /** Bytes of a panel's row, of pairs of 8 bits. */
     private static final int PANEL_ROW_OF_BYTES = PANEL_ROW / 2;
 
-    /** Of weights that are expanded, for two tiles of a panel's width. */
+    /** The bytes of expanded weights for two tiles of a panel's width. */
     static final int EXPANDED_BYTES = 2 * PAIRS * PANEL_ROW;
 
     // Tiles. The sums of row tile i and column tile j are tile 2 * i + j.

@@ -12,7 +12,7 @@ import java.lang.foreign.ValueLayout;
  * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 18.3</a>
  */
 final class TileConfigurations {
-    /** Of a configuration. */
+    /** The bytes of a configuration. */
     static final int BYTES = 64;
 
     private static final int ROW_BYTES = 64;

@@ -78,9 +78,9 @@ final class TileDecodeCode {
         KEYS,
         /** Table of the addresses that are prefetched, of 16 positions each. */
         PREFETCHED,
-        /** From a position's key or value to the next position's. */
+        /** The offset from a position's key or value to the next position's. */
         ENTRY_BYTES,
-        /** As pairs, {@code [element / 2][16 queries]}. */
+        /** The queries as pairs, {@code [element / 2][16 queries]}. */
         QUERY_PAIRS,
         /** Elements of a key, in tiles. */
         KEY_TILES,
@@ -102,7 +102,7 @@ final class TileDecodeCode {
         QUADS,
         /** Number of queries. */
         QUERIES,
-        /** In fp32, {@code [query][position]}. */
+        /** The weights in fp32, {@code [query][position]}. */
         WEIGHTS,
         /** Bytes of a query's weights. */
         WEIGHT_STRIDE,
@@ -114,7 +114,7 @@ final class TileDecodeCode {
         POSITIONS,
         /** Each query's sum of weights, {@link DecodeCode#STATE} bytes apart. */
         SUMS,
-        /** In bf16, {@code [query][position]}. */
+        /** The weights in bf16, {@code [query][position]}. */
         NARROWED,
         /** Bytes of a query's weights in bf16. */
         NARROWED_STRIDE,

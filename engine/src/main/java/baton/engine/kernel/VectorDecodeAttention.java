@@ -228,12 +228,12 @@ final class VectorDecodeAttention implements DecodeAttention {
         }
     }
 
-    /** Of a product's row. */
+    /** The bytes of a product's row. */
     private long rowBytes(int numbers) {
         return (long) numbers * (inPairs ? Short.BYTES : Float.BYTES);
     }
 
-    /** Of a row, as the product's code counts them. */
+    /** A row's elements, as the product's code counts them. */
     private int elements(int numbers) {
         return inPairs ? Math.ceilDiv(numbers, 2) : numbers;
     }

@@ -8,8 +8,8 @@ public enum WeightType {
     BF16(Short.BYTES),
     FP16(Short.BYTES),
     /**
-     * bf16, two neighbouring inputs of an output side by side: what VDPBF16PS multiplies with two elements of a row of
-     * bf16. For AVX-512 and a multiple of 32 inputs, see {@link PanelMatrix#takesPairs}.
+     * bf16, two neighbouring inputs of an output side by side: VDPBF16PS multiplies them with two elements of a row of bf16. For AVX-512
+     * and a multiple of 32 inputs, see {@link PanelMatrix#takesPairs}.
      */
     BF16_PAIRS(Short.BYTES),
     /** 8-bit integers with one scale for each output. */
@@ -25,7 +25,7 @@ public enum WeightType {
         this.bytes = bytes;
     }
 
-    /** Of weights that are kept in a type, one output's beside another's. */
+    /** The type of weights that are kept in {@code type}, one output's beside another's. */
     public static WeightType of(DType type) {
         return switch (type) {
             case F32 -> FP32;

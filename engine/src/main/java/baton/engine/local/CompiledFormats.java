@@ -26,7 +26,7 @@ final class CompiledFormats {
 
     private final Supplier<TokenVocabulary> vocabularies;
     private final long mostBytes;
-    /** As many formats are compiled at once. */
+    /** Limits the formats that are compiled at once. */
     private final Semaphore compilers =
             new Semaphore(Math.max(1, Runtime.getRuntime().availableProcessors() / 2));
 
@@ -34,7 +34,7 @@ final class CompiledFormats {
     @GuardedBy("this")
     private final Map<OutputFormat, Kept> compiled = new LinkedHashMap<>(16, 0.75f, true);
 
-    /** Those of requests that have not been submitted, or have not ended, also if they are forgotten. */
+    /** The formats of requests that have not been submitted, or have not ended, also if they are no longer cached. */
     @GuardedBy("this")
     private final Map<OutputFormat, TokenGrammar> prepared = new WeakHashMap<>();
 

@@ -406,7 +406,7 @@ final class EngineThread {
                 }
             }
         } catch (RuntimeException | Error e) {
-            LOG.error("Storing what was computed failed", e);
+            LOG.error("Storing computed blocks failed", e);
         }
     }
 

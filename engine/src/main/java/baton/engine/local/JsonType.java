@@ -89,7 +89,7 @@ public final class JsonType<T> {
             Map.entry(LocalDateTime.class, pattern(DATE + "T" + TIME)),
             Map.entry(Duration.class, pattern(DURATION)));
 
-    /** So that a model neither has to leave out spaces nor can go on with them. */
+    /** These options allow single spaces, so that a model need not leave them out and cannot repeat them. */
     private static final SchemaOptions OPTIONS = new SchemaOptions(false, false, Optional.of("[ \\n]?"), false);
 
     private static final JsonMapper MAPPER =

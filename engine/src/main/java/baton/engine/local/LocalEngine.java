@@ -246,8 +246,8 @@ public final class LocalEngine implements Engine {
     }
 
     /**
-     * A tokenizer whose vocabulary is larger than the embedding is another model's. Tokens that were added to it later may lie beyond:
-     * the checks of prompts refuse these.
+     * Refuses a tokenizer with a larger vocabulary than the embedding: it is another model's. Tokens that were added later may lie beyond
+     * the embedding: the checks of prompts refuse these.
      */
     private static void checkVocabulary(Tokenizer tokenizer, ModelConfig model) {
         if (tokenizer.ownVocabularySize() > model.vocabularySize()) {

@@ -7,7 +7,10 @@ import baton.kv.connector.Measurement;
 import java.util.List;
 import java.util.function.Consumer;
 
-/** Passes events to a listener that can be exchanged. Connectors' measurements and events always go to the first: warm-up requests cause none. */
+/**
+ * Passes events to a listener that can be exchanged. Connectors' measurements and events are always passed to the first: warm-up requests
+ * cause none.
+ */
 final class RedirectedListener extends ForwardingListener {
     private final EngineListener first;
     private EngineListener current;

@@ -25,7 +25,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Turns one sequence's tokens into events: text that never ends within a character or within the beginning of a stop string. If
- * the sink throws, the sequence fails; the sink still gets the end of it, and what it then throws is logged and goes no further.
+ * the sink throws, the sequence fails; the sink still gets its end, and an exception from that is only logged.
  */
 final class SequenceOutput implements RequestListener {
     private static final Logger LOG = LoggerFactory.getLogger(SequenceOutput.class);

@@ -24,11 +24,11 @@ public final class Batch {
     private final List<Chunk> chunks = new ArrayList<>();
     private final long[] ids;
     private final int[] positions;
-    /** By group. */
+    /** The blocks by group. */
     private final int[][] blocks;
 
     private final List<SequenceSlice> slices;
-    /** Of each slice's first token. */
+    /** The offset of each slice's first token. */
     private final int[] offsets;
 
     private final long[] logitRows;

@@ -129,7 +129,7 @@ public final class Checkpoint implements AutoCloseable {
         return open(directory, GenerationConfig.CHECKPOINT);
     }
 
-    /** As {@link #open(Path)}, with another generation_config.json. */
+    /** Opens as {@link #open(Path)} does, with another generation_config.json. */
     public static Checkpoint open(Path directory, GenerationConfig generation) throws IOException {
         return new Checkpoint(directory, generation);
     }
@@ -139,7 +139,7 @@ public final class Checkpoint implements AutoCloseable {
     }
 
     /**
-     * Tokens that end a generation, as vLLM has it: the tokenizer's, and those of generation_config.json, or of config.json where there
+     * Tokens that end a generation, as in vLLM: the tokenizer's, and those of generation_config.json, or of config.json where there
      * is no such file. If these are none, config.json's, so that an answer can end.
      */
     public Set<Integer> eosTokenIds(Optional<Integer> tokenizers) {
@@ -154,8 +154,8 @@ public final class Checkpoint implements AutoCloseable {
 
     /**
      * A digest over the shape of the model and over each of its tensors' name, type, shape and some of its bytes. It does not
-     * depend on the directory's name, on how the weights are cut into files, or on anything that does not change what the model
-     * computes; a fine-tune, which touches weights everywhere, changes it.
+     * depend on the directory's name, on how the weights are cut into files, or on anything that does not change the model's results; a
+     * fine-tune, which touches weights everywhere, changes it.
      */
     public ModelFingerprint fingerprint() throws IOException {
         MessageDigest digest = Sha256.begin();

@@ -59,7 +59,7 @@ final class CheckpointConfig {
         }
         int configured = positive(json, "max_position_embeddings");
         RopeConfig ropes = new RopeConfig(json, family, headDim, configured);
-        // A family whose rotations differ by layer has fields for that.
+        // A family with rotations that differ by layer has fields for that.
         Rotation rope = family.ownFields().contains(RopeConfig.OF_SLIDING) ? ropes.ofFull() : ropes.parse();
         int vocabularySize = positive(json, "vocab_size");
         int intermediateSize = positive(json, family.field("intermediate_size"));
@@ -126,7 +126,7 @@ final class CheckpointConfig {
         return json;
     }
 
-    /** As Qwen's families have it. */
+    /** Writes the experts as Qwen's families have them. */
     private static void write(Experts experts, Recipe recipe, ObjectNode json) {
         json.put("num_experts", experts.count());
         json.put("num_experts_per_tok", experts.chosen());

@@ -100,7 +100,7 @@ final class Collective implements AutoCloseable {
     /** One forward pass of all ranks. */
     private final class Pass {
         private final long number;
-        /** By stage, how often ranks have come to a barrier; then, by stage, 1 when its hidden states are handed on. */
+        /** For each stage, how often ranks have come to a barrier; then, for each stage, 1 when its hidden states are handed on. */
         private final AtomicIntegerArray events = new AtomicIntegerArray(2 * pipelineSize);
 
         private volatile Optional<Throwable> failure = Optional.empty();

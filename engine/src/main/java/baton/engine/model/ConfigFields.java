@@ -44,7 +44,10 @@ final class ConfigFields {
             "use_sliding_window",
             "vocab_size");
 
-    /** Of training, of the form of answers, of special tokens, of programs; and parameters of sampling, which transformers skips here. */
+    /**
+     * Fields of training, of the form of answers, of special tokens, of programs; and parameters of sampling, which transformers skips
+     * here.
+     */
     private static final Set<String> HARMLESS = Set.of(
             "attention_dropout",
             "attn_implementation",

@@ -41,7 +41,7 @@ public final class CpuModels {
      * @param blocks blocks in the KV pool
      * @param threads threads to compute with, in this process as a whole; empty: one for each processor
      * @param maxPositions positions a sequence may have
-     * @throws ConfigException naming what does not fit
+     * @throws ConfigException naming the part that does not fit
      * @throws IOException if the weights cannot be read
      * @throws IllegalStateException if LibTorch computes and cannot be loaded, or memory is refused
      */
@@ -78,7 +78,7 @@ public final class CpuModels {
      * Loads a checkpoint's weights shared out among ranks, each with a KV pool for its layers and heads; the embedding, and an output
      * projection tied to it, are there once for all.
      *
-     * @throws ConfigException naming what does not fit
+     * @throws ConfigException naming the part that does not fit
      * @throws IOException if the weights cannot be read
      * @throws IllegalStateException if LibTorch computes and cannot be loaded, or memory is refused
      */
@@ -147,7 +147,7 @@ public final class CpuModels {
      * with it, and while there are more of them than processors, those that wait go to sleep at once; waking them for each
      * operator takes longer than small operators do. So work that only prepares a model must not leave such threads behind.
      *
-     * @throws IOException what {@code work} throws
+     * @throws IOException from {@code work}
      */
     public static <T> T apart(Work<T> work) throws IOException {
         FutureTask<T> task = new FutureTask<>(work::run);
@@ -239,7 +239,7 @@ public final class CpuModels {
      * Loads the native library, as loading a model does.
      *
      * @return its number of threads unless another one is set
-     * @throws IllegalStateException if it cannot be loaded here, saying what it needs
+     * @throws IllegalStateException if it cannot be loaded here, naming the missing requirement
      */
     public static int loadLibrary() {
         return LibTorch.load("its state is asked for", OptionalInt.empty());

@@ -16,7 +16,7 @@ public record DTypeChoice(DType dtype, String reason) {
      * The configured type; else, of the types that hold the checkpoint's weights exactly, the one that is computed fastest on this
      * processor.
      *
-     * @throws ConfigException if no kernels can be had
+     * @throws ConfigException if there are no kernels
      */
     public static DTypeChoice here(Optional<DType> configured, ModelConfig model, Quantization quantization) {
         return configured.map(dtype -> new DTypeChoice(dtype, "as configured")).orElseGet(() -> switch (model.dtype()) {
@@ -57,7 +57,7 @@ public record DTypeChoice(DType dtype, String reason) {
         };
     }
 
-    /** For people. */
+    /** The choice as text for logs. */
     public String describe() {
         return dtype.torchName() + " (" + reason + ")";
     }

@@ -386,7 +386,7 @@ record DecoderFamily(
         if (json.value("layer_types").isPresent()
                 && !IntStream.range(0, shape.layers).allMatch(layer -> slides.test(layer) == positions.isPresent())) {
             throw new ConfigException(
-                    json.field("layer_types"), "must be the same kind for all layers, as sliding_window has it");
+                    json.field("layer_types"), "must be the same kind for all layers, as with sliding_window");
         }
         List<LayerAttention> attention = attention(shape, positions, slides, shape.rotation);
         return Recipe.usual(shape.architecture, attention, Recipe.USUAL_TENSORS, Set.of());
@@ -455,7 +455,7 @@ record DecoderFamily(
         return granite(json, shape, attendingToAll(shape), Recipe.USUAL_TENSORS, biases(json));
     }
 
-    /** With factors of Granite. */
+    /** The usual recipe with Granite's factors. */
     static Recipe granite(
             JsonFields json, Shape shape, List<LayerAttention> attention, Map<Part, String> tensors, Set<Part> biased) {
         Scales scales = new Scales(
@@ -595,7 +595,10 @@ record DecoderFamily(
                 Collections.nCopies(shape.layers, experts));
     }
 
-    /** In Qwen's models {@code use_sliding_window} is a switch, and the first {@code max_window_layers} have no window. */
+    /**
+     * The layers' attention in Qwen's models: {@code use_sliding_window} is a switch, and the first {@code max_window_layers} have no
+     * window.
+     */
     private static List<LayerAttention> qwenAttention(JsonFields json, Shape shape) {
         Optional<Integer> positions =
                 json.bool("use_sliding_window").orElse(false) ? windowPositions(json) : Optional.empty();

@@ -54,7 +54,7 @@ final class DecoderRunner implements ModelRunner {
     private static final int ACTIVATED_AT_ONCE = 1024;
 
     private final Shard shard;
-    /** The model as far as this rank has it. */
+    /** The part of the model that this rank has. */
     private final ModelConfig config;
 
     private final Collective.Member ranks;
@@ -320,7 +320,7 @@ final class DecoderRunner implements ModelRunner {
         ranks.close();
     }
 
-    /** By rotation, the cosines and sines of positions, [T, D]. */
+    /** For each rotation, the cosines and sines of positions, [T, D]. */
     private Map<Rotation, Matrix> rotations(long[] positions, Arena scratch) {
         Map<Rotation, Matrix> ofRows = new HashMap<>();
         weights.rotations()
@@ -346,7 +346,7 @@ final class DecoderRunner implements ModelRunner {
         return x;
     }
 
-    /** With any content. */
+    /** A matrix with undefined content. */
     private static Matrix dense(long rows, long columns, DType type, Arena scratch) {
         MemorySegment memory = scratch.allocate(rows * columns * type.bytes(), Long.BYTES);
         // Open to all threads, valid as long as the arena.
@@ -357,7 +357,7 @@ final class DecoderRunner implements ModelRunner {
     /** The state that all layers of one forward pass share. */
     private final class Step {
         final Batch batch;
-        /** Of one layer after the other: [T, H*D] each. */
+        /** The queries of one layer after the other: [T, H*D] each. */
         final Matrix queries;
 
         final Matrix attended;

@@ -23,7 +23,7 @@ import java.util.Optional;
 import java.util.Set;
 import tools.jackson.databind.JsonNode;
 
-/** Families without experts whose shape few others share. */
+/** Families without experts that have a shape of their own. */
 final class DenseFamilies {
     private static final Map<Part, String> ONE_TENSOR_OF_GATE_AND_UP =
             Map.of(Part.GATE, "mlp.gate_up_proj", Part.UP, "mlp.gate_up_proj");
@@ -249,7 +249,7 @@ final class DenseFamilies {
                         true));
     }
 
-    /** With a feed-forward layer without gate, and norms with biases. */
+    /** A recipe with a feed-forward layer without gate, and norms with biases. */
     private static Recipe ungated(
             Shape shape,
             List<LayerAttention> attention,

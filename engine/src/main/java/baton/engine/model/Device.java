@@ -40,7 +40,7 @@ public record Device(Kind kind, int number) {
                 .orElseThrow(() -> ConfigException.unsupported(field, text, "auto, cpu, cuda, cuda:N"));
     }
 
-    /** As {@link #parse} reads it. */
+    /** The text that {@link #parse} reads. */
     @Override
     public String toString() {
         return kind.name().toLowerCase(Locale.ROOT) + (number == 0 ? "" : ":" + number);

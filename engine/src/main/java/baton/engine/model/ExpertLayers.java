@@ -138,7 +138,7 @@ final class ExpertLayers {
         void accept(int member, int row, int share, int place);
     }
 
-    /** By row, each expert's routing weight; 0 for an expert that the row does not have. */
+    /** For each row, each expert's routing weight; 0 for an expert that the row does not have. */
     private float[] routingWeights(Routed<Linear> layer, Matrix logits) {
         int experts = layer.experts().size();
         float[] routingWeights = new float[logits.rows() * experts];

@@ -58,7 +58,7 @@ public record GenerationConfig(String source, JsonFields overrides) {
                 isOwn() ? integer("max_new_tokens", 1, JsonFields.empty(FILE)) : maxTokens);
     }
 
-    /** The error for a value that no request may have: a request without the field would have it. */
+    /** The error for a value that no request may have: it would be the default of requests. */
     public ConfigException refusal(ConfigException ofParameter) {
         String field = ofParameter.field();
         String path = overrides.names().contains(field) ? overrides.field(field) : FILE + "." + field;

@@ -6,8 +6,8 @@ import java.util.OptionalDouble;
 import java.util.OptionalInt;
 
 /**
- * How the checkpoint's makers want it sampled when a request does not say: what vLLM takes of generation_config.json, whatever its
- * {@code do_sample} is.
+ * The checkpoint's defaults of sampling parameters: the fields of generation_config.json that vLLM takes, whatever its {@code do_sample}
+ * is.
  *
  * @param maxTokens the file's {@code max_new_tokens}
  * @param mostTokens the limit to which a request's {@code max_tokens} is lowered

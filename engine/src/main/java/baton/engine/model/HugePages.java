@@ -39,7 +39,7 @@ final class HugePages {
     static {
         if (!PLATFORM.isLinux()) {
             LOG.info(
-                    "on {} memory is the JVM's: no huge pages, and what LibTorch frees is left to the C library",
+                    "on {} the JVM allocates memory: no huge pages, and the C library manages LibTorch's freed memory",
                     PLATFORM);
         }
     }
@@ -110,9 +110,9 @@ final class HugePages {
     }
 
     /**
-     * Makes the C library keep memory that LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns
-     * it to the kernel, which clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens. Settings of
-     * the user's own stay.
+     * Makes the C library keep memory that LibTorch frees, as each layer reallocates the memory that the one before has freed. By default
+     * the C library returns it to the kernel, which clears it page by page, again and again: a sixth of the time of a prefill of 2,048
+     * tokens. Settings of the user's own stay.
      */
     static void keepFreedMemory() {
         Map<String, String> environment = System.getenv();

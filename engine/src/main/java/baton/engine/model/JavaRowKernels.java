@@ -12,15 +12,15 @@ import java.util.stream.Stream;
  * one thread at a time.
  *
  * <p>Of loops of a single operation over heap arrays HotSpot makes vector code: it does so neither for conversions between bf16 and
- * fp32 nor for two segments that might overlap. So a pair of neighbours in bf16 is taken as one {@code int}, whose low and high half
- * become fp32 by a shift and by a mask, and even and odd elements are computed apart. That is faster than LibTorch's operators, the
- * more so since their code comes cold from memory after each product with weights.
+ * fp32 nor for two segments that might overlap. So a pair of neighbours in bf16 is taken as one {@code int}: its low and high half become
+ * fp32 by a shift and by a mask, and even and odd elements are computed apart. That is faster than LibTorch's operators, the more so since
+ * their code comes cold from memory after each product with weights.
  */
 final class JavaRowKernels {
     /** Rows that a thread takes at once. */
     private static final int PIECE = 32;
 
-    /** Of both numbers of a pair. */
+    /** The signs of both numbers of a pair. */
     private static final int SIGNS = 0x8000_8000;
 
     private final OmpTeam team;
@@ -340,7 +340,7 @@ final class JavaRowKernels {
         }
     }
 
-    /** In many sums side by side, as the order of additions is not the compiler's to change. */
+    /** Sums squares in many sums side by side, as the compiler may not change the order of additions. */
     private static float sumOfSquares(float[] x, float[] y, float[] sums, int count) {
         int quarter = count / 4;
         for (int i = 0; i < quarter; i++) {

@@ -9,7 +9,8 @@ import java.util.List;
 /**
  * The products around latent attention, of a layer. A head's key is the product of the latent with its matrix, so a query is multiplied by
  * the transposed matrix in place of the key: then it is multiplied with the cache's entries as they are. Of the sum of the entries that it
- * attends to, the latent becomes the sum of the head's values. So all heads attend to one key/value head, whose entries are keys and values.
+ * attends to, the latent becomes the sum of the head's values. So all heads attend to one key/value head; its entries are both keys and
+ * values.
  */
 record LatentProjections(LatentWeights<Linear, Norm> weights, ModelKernels kernels) {
     /**
@@ -56,7 +57,7 @@ record LatentProjections(LatentWeights<Linear, Norm> weights, ModelKernels kerne
         return normed;
     }
 
-    /** The values of all heads, of what these attended to. */
+    /** The values of all heads, from the sums that attention has computed. */
     Matrix values(Matrix attended) {
         Latent latent = weights.latent();
         List<Linear> values = weights.values();

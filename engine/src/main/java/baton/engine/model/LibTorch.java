@@ -27,7 +27,7 @@ final class LibTorch {
      *
      * @param purpose that it is loaded for, as the log says
      * @return that number
-     * @throws IllegalStateException if it cannot be loaded here, saying what it needs
+     * @throws IllegalStateException if it cannot be loaded here, naming the missing requirement
      */
     static int load(String purpose, OptionalInt threads) {
         HugePages.adviseHugePagesToLibTorch();
@@ -123,7 +123,7 @@ final class LibTorch {
         }
     }
 
-    /** That many bytes of a tensor's memory, from its first element. Valid as long as the tensor. */
+    /** The first bytes of a tensor's memory. Valid as long as the tensor. */
     static MemorySegment memory(Tensor tensor, long bytes) {
         try (Pointer data = tensor.data_ptr()) {
             return MemorySegment.ofAddress(data.address()).reinterpret(bytes);

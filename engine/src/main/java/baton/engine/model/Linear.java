@@ -12,7 +12,7 @@ import java.util.Optional;
 sealed interface Linear permits TorchLinear, PanelLinear, OperatorTimes.TimedLinear {
     Matrix apply(Matrix rows);
 
-    /** As {@link #apply}, of the first rows, as many as {@code out} [n, out] of fp32 has. */
+    /** As {@link #apply}, of the first rows; their number is that of {@code out} [n, out] of fp32. */
     void applyTo(Matrix out, Matrix rows);
 
     /** The last columns of the result of {@link #apply}. The others are not computed where the kernels can do so. */

@@ -33,9 +33,11 @@ final class LoadedKv {
     private final Bounds bounds;
     private final ParallelFor threads;
     private final Map<Integer, Deviation> deviations = new HashMap<>();
-    /** Of slices with one token, which are computed only to be compared: the slice that loaded it. By index; they are behind all others. */
+    /**
+     * For each slice with one token that is computed only to be compared, the slice that loaded it. By index; they are behind all others.
+     */
     private final Map<Integer, Integer> sampled = new HashMap<>();
-    /** By slice: the greatest distance in the first layer of the model, and in all others. */
+    /** For each slice, the greatest distance in the first layer of the model, and in all others. */
     private final Map<Integer, double[]> greatest = new HashMap<>();
 
     /**
@@ -75,7 +77,7 @@ final class LoadedKv {
         }
     }
 
-    /** Those to compute. */
+    /** The slices to compute. */
     List<SequenceSlice> slices() {
         return slices;
     }
@@ -84,7 +86,7 @@ final class LoadedKv {
      * The greatest distances between right keys and values: more than those of vLLM's and Baton's on CPUs, see docs/connectors.md.
      *
      * @param upperLayers where roundings of the layers below add up
-     * @param ofMost of seven tenths of neighbouring tokens there: roundings can have a single one attend to others than elsewhere
+     * @param ofMost of seven tenths of neighbouring tokens there: roundings can make a single token attend to other positions
      */
     record Bounds(double firstLayer, double upperLayers, double ofMost) {
         /** @param computed of products and activations */
@@ -164,7 +166,7 @@ final class LoadedKv {
                         row -> deviations.put(slice, new Deviation(firstLayer + layer, position + row, judged[row])));
     }
 
-    /** For each row the distance that seven tenths of those beside it have at most. */
+    /** For each row, the bound of the distances of seven tenths of the rows beside it. */
     private static double[] ofMost(double[] distances) {
         double[] most = new double[distances.length];
         for (int from = 0, end; from < most.length; from = end) {

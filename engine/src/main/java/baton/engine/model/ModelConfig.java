@@ -138,7 +138,7 @@ public record ModelConfig(
         return longRope().map(LongRopeScaling::originalMaxPositions).orElse(maxPositions);
     }
 
-    /** The rotations' LongRoPE, if they have it. */
+    /** The rotations' LongRoPE, if there is one. */
     Optional<LongRopeScaling> longRope() {
         return recipe.rotations().stream()
                 .flatMap(rotation -> rotation.scaling().stream())
@@ -205,7 +205,7 @@ public record ModelConfig(
                 : KvGroups.one(layers());
     }
 
-    /** The layout of a cache of this model's heads whose blocks hold the layers of one group. */
+    /** The layout of a cache of this model's heads with blocks of the layers of one group. */
     public KvLayout kvLayout(KvGroups groups, int blockSize, DType cacheType) {
         return new KvLayout(
                 groups.layersOfBlock(),

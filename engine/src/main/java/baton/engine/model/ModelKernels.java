@@ -22,7 +22,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** A number of rows to compute, rounded up if each new number of rows costs time. */
     int padded(int rows);
 
-    /** Begins a forward pass on the calling thread, whose scope this is too. */
+    /** Begins a forward pass on the calling thread; the result is its scope. */
     RowMemory.Scope pass();
 
     /** Begins a scope of {@link #rows} and {@link #inputs}. */
@@ -31,10 +31,10 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Memory for activations, with any content, until the scope ends; with a gap between rows if that is faster. */
     Matrix rows(long rows, long columns);
 
-    /** As {@link #rows}, of the type that products with matrices [any, columns] take, if this is another. */
+    /** As {@link #rows}, in the type that products with matrices [any, columns] take. */
     Matrix inputs(long rows, long columns);
 
-    /** Converts rows of activations to the type of {@link #inputs}, if they do not have it already. */
+    /** Converts rows of activations to the type of {@link #inputs}, unless they have that type. */
     Matrix asInputs(Matrix rows);
 
     /**

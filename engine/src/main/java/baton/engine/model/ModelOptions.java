@@ -47,7 +47,7 @@ public record ModelOptions(
                 .derived("dtype=%s quantization=%s%s".formatted(dtype.torchName(), quantization.label(), factors));
     }
 
-    /** A model in one rank, whose KV pool has the type of its computation and is this process's alone. */
+    /** A model in one rank: its KV pool has the type of its computation and is private to this process. */
     public static ModelOptions oneRank(
             DType dtype, Quantization quantization, int blockSize, int blocks, OptionalInt threads, int maxPositions) {
         return new ModelOptions(

@@ -59,8 +59,8 @@ public interface ModelRunner extends AutoCloseable {
     void close();
 
     /**
-     * Tokens of a slice's sequence whose keys and values came from elsewhere, to be compared with those that this model computes. Those that the
-     * slice computes again are compared in all layers, before they are replaced.
+     * Tokens of a slice's sequence with loaded keys and values, to be compared with those that this model computes. Tokens that the slice
+     * computes again are compared in all layers, before they are replaced.
      *
      * @param tokens ids
      * @param from position of the first
@@ -69,7 +69,7 @@ public interface ModelRunner extends AutoCloseable {
     record LoadedTokens(int[] tokens, int from, VerifyKv verify) {}
 
     /**
-     * Keys and values from elsewhere that are not those of this model.
+     * Loaded keys and values that differ from this model's.
      *
      * @param layer of the whole model
      * @param position in the sequence
@@ -108,17 +108,17 @@ public interface ModelRunner extends AutoCloseable {
      *     was computed elsewhere
      */
     record SequenceSlice(int[] tokens, int start, int[][] blockTables, int logits, Optional<HiddenState> hidden) {
-        /** In a pool with one group. */
+        /** A slice in a pool with one group. */
         public SequenceSlice(int[] tokens, int start, int[] blockTable, int logits, Optional<HiddenState> hidden) {
             this(tokens, start, new int[][] {blockTable}, logits, hidden);
         }
 
-        /** In a pool with one group. */
+        /** A slice in a pool with one group. */
         public SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {
             this(tokens, start, blockTable, logits, Optional.empty());
         }
 
-        /** Of the first group, which may be the only one. */
+        /** The block table of the first group, which may be the only one. */
         public int[] blockTable() {
             return blockTables[0];
         }
@@ -147,7 +147,7 @@ public interface ModelRunner extends AutoCloseable {
          */
         default void afterLayer(int layer, KvFence computed) {}
 
-        /** By the index of the slice, tokens that are to be compared; empty unless the runner {@link ModelRunner#comparesLoaded}. */
+        /** The tokens to compare, by the index of the slice; empty unless the runner {@link ModelRunner#comparesLoaded}. */
         default Map<Integer, LoadedTokens> loaded() {
             return Map.of();
         }
@@ -155,7 +155,7 @@ public interface ModelRunner extends AutoCloseable {
         /** Called after the last layer. */
         default void compared(Comparison comparison) {}
 
-        /** The slices, by their index, of whose last tokens the hidden states are wanted. */
+        /** The indices of the slices that need the hidden state of their last token. */
         default Set<Integer> hiddenWanted() {
             return Set.of();
         }

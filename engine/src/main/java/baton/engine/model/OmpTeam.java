@@ -22,12 +22,12 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The threads that LibTorch computes with, for loops between its operators. They are OpenMP's, which look out for work for
- * a while after each operator, so they begin within a microsecond: a thread that sleeps takes a hundred to wake, and then has to share a
- * processor with them. Used by the thread that calls LibTorch, as GNU OpenMP keeps a team for each calling thread. Where there is no GNU OpenMP they are
- * threads of Java's, which do as much of a loop as they are in time for.
+ * The threads that LibTorch computes with, for loops between its operators. They are OpenMP's, which look out for work for a while after
+ * each operator, so they begin within a microsecond: a thread that sleeps takes a hundred to wake, and then has to share a processor with
+ * them. Used by the thread that calls LibTorch, as GNU OpenMP keeps a team for each calling thread. Where there is no GNU OpenMP they are
+ * threads of Java's, which take the pieces of a loop that are left when they arrive.
  *
- * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">what a compiler makes of
+ * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">the code that a compiler makes of
  *     {@code #pragma omp parallel}</a>
  */
 final class OmpTeam implements ParallelFor {
@@ -139,7 +139,7 @@ final class OmpTeam implements ParallelFor {
             this.work = work;
         }
 
-        /** By each thread of the team. Nothing may be thrown into C. */
+        /** Runs on each thread of the team. Nothing may be thrown into C. */
         void take() {
             try {
                 int member = members.getAndIncrement();

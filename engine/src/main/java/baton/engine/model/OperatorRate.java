@@ -32,7 +32,7 @@ public record OperatorRate(String operator, Bound bound, double perThread) {
         return perThread < bound.floor;
     }
 
-    /** For people, e.g. {@code attention: 0.6 Gflop/s per thread, vector code reaches more than 4.0}. */
+    /** The rate as text for logs, e.g. {@code attention: 0.6 Gflop/s per thread, vector code reaches more than 4.0}. */
     public String describe() {
         return String.format(
                 Locale.ROOT,

@@ -96,7 +96,7 @@ final class OperatorTimes {
             took(System.nanoTime() - start, rows.rows());
         }
 
-        /** Not timed, as the number of elements is not known. */
+        /** Does the work without timing it, as the number of elements is not known. */
         @Override
         public Matrix applyLast(int columns, Matrix rows) {
             return matrix.applyLast(columns, rows);

@@ -38,7 +38,7 @@ final class PackedTensors implements PackedTensorFile {
         return tensors.keySet();
     }
 
-    /** With the type that rows are unpacked to. */
+    /** The description of a tensor, with the type that rows are unpacked to. */
     @Override
     public TensorInfo info(String name) {
         Tensor tensor = tensor(name);

@@ -121,7 +121,7 @@ final class PanelKernels implements ModelKernels {
         return weightType(columns).inPairs() ? DType.BF16 : DType.F32;
     }
 
-    /** Of matrices with so many inputs. */
+    /** The type of weights of matrices with so many inputs. */
     private WeightType weightType(long inputs) {
         if (weightType.inPairs() && !PanelMatrix.takesPairs(kernels, Math.toIntExact(inputs))) {
             return weightType.hasScales() ? WeightType.INT8 : WeightType.BF16;
@@ -177,7 +177,10 @@ final class PanelKernels implements ModelKernels {
                 this));
     }
 
-    /** Of zeros. Matrices of experts are many: in mappings of their own they would be more than the system allows, and not in huge pages. */
+    /**
+     * Allocates panels of zeros. Matrices of experts are many: as mappings of their own they would exceed the system's limit, and not use
+     * huge pages.
+     */
     private MemorySegment panels(long bytes) {
         if (bytes < LEAST_TOGETHER_BYTES || bytes > TOGETHER_BYTES / 2) {
             return HugePages.allocate(arena, bytes, "weights");

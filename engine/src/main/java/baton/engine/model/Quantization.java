@@ -5,7 +5,7 @@ import java.util.Locale;
 
 /** How a model's matrices are kept. Embedding and norms stay in the type of computation. */
 public enum Quantization {
-    /** In the type of computation. */
+    /** Weights keep the type of computation. */
     NONE,
     /**
      * 8-bit integers, made when the model is loaded, with one scale for each output channel; the output projection too. Activations

@@ -21,13 +21,13 @@ import java.util.stream.Stream;
  *
  * @param architecture the family's name in config.json
  * @param layers the attention of each layer, which may be computed when it is asked for
- * @param tensors by part of a layer, the tensor that holds it, as its name in the checkpoint reads between {@code model.layers.N.} and
- *     {@code .weight}; {@code *} stands for the number of an expert. Parts in one tensor are its rows in the order of {@link Part}. A layer
- *     has the parts that are named, of its feed-forward part those of its kind
- * @param biased the parts whose result has a bias added, beside the weight in the checkpoint; if these are norms, all norms are
+ * @param tensors for each part of a layer, the tensor that holds it, as its name in the checkpoint reads between {@code model.layers.N.}
+ *     and {@code .weight}; {@code *} stands for the number of an expert. Parts in one tensor are its rows in the order of {@link Part}. A
+ *     layer has the parts that are named, of its feed-forward part those of its kind
+ * @param biased the parts with a bias beside the weight in the checkpoint; if these are norms, all norms have one
  * @param feedForward the kind of each layer's feed-forward part
  * @param onePlusNorms norms multiply by 1 plus their weights
- * @param latent of models whose attention caches latents
+ * @param latent of models with attention that caches latents
  */
 public record Recipe(
         String architecture,
@@ -49,7 +49,7 @@ public record Recipe(
             Part.UP, "mlp.up_proj",
             Part.DOWN, "mlp.down_proj");
 
-    /** With norms of inputs. */
+    /** The usual tensors, with norms of inputs. */
     static final Map<Part, String> USUAL_TENSORS = with(
             USUAL_PRODUCTS,
             Map.of(Part.ATTENTION_NORM, "input_layernorm", Part.FEED_FORWARD_NORM, "post_attention_layernorm"));
@@ -78,15 +78,15 @@ public record Recipe(
     public enum Part {
         /** Norm of the input of attention. */
         ATTENTION_NORM,
-        /** Of latent attention: from the hidden state to the latent that queries are made of. */
+        /** The projection of latent attention from the hidden state to the latent of the queries. */
         QUERY_LATENT,
         QUERY_LATENT_NORM,
         QUERIES,
-        /** Of latent attention: from the hidden state to the latent and the rotated part, which are cached. */
+        /** The projection of latent attention from the hidden state to the latent and the rotated part, which are cached. */
         ENTRY,
         /** Norm of the latent that is cached. */
         LATENT_NORM,
-        /** Of latent attention: from the latent to each head's key and value. */
+        /** The projection of latent attention from the latent to each head's key and value. */
         EXPANSION,
         KEYS,
         VALUES,
@@ -98,7 +98,7 @@ public record Recipe(
         QUERIES_NORM,
         /** Norm of the keys of all heads together before they are rotated. */
         KEYS_NORM,
-        /** For each head of the queries, the score of a position that has no value. */
+        /** The score, for each head of the queries, of a position without a value. */
         SINKS,
         OUTPUT,
         /** Norm of the result of attention. */
@@ -129,7 +129,7 @@ public record Recipe(
         private static final Set<Part> OF_EACH_EXPERT = Set.of(EXPERT_GATE, EXPERT_UP, EXPERT_DOWN);
         private static final Set<Part> OF_SHARED_EXPERT = Set.of(SHARED_ROUTER, SHARED_GATE, SHARED_UP, SHARED_DOWN);
 
-        /** Whether a layer with such a feed-forward part may have it. */
+        /** Whether a layer with such a feed-forward part may have this part. */
         private boolean isOf(FeedForward feedForward) {
             return switch (feedForward) {
                 case Dense _ ->
@@ -244,7 +244,7 @@ public record Recipe(
      *     rotated
      */
     public record Rotation(double theta, Optional<RopeScaling> scaling, double share, boolean ofNeighbours) {
-        /** Of whole heads, with the usual pairs. */
+        /** The rotation of whole heads, with the usual pairs. */
         Rotation(double theta, Optional<RopeScaling> scaling) {
             this(theta, scaling, 1, false);
         }
@@ -321,7 +321,7 @@ public record Recipe(
             Activation activation,
             Routing routing)
             implements FeedForward {
-        /** With {@link Routing#USUAL}. */
+        /** Experts with {@link Routing#USUAL}. */
         public Experts(int count, int chosen, boolean normalised, int width, int sharedWidth, Activation activation) {
             this(count, chosen, normalised, width, sharedWidth, activation, Routing.USUAL);
         }
@@ -333,7 +333,7 @@ public record Recipe(
      * @param independent an expert's share is the sigmoid of its product; else the shares are the softmax of all products
      * @param groups of experts with consecutive numbers
      * @param chosenGroups groups that a token's experts are chosen from: those with the largest sums
-     * @param summed experts of a group, those with the largest shares, whose shares are its sum
+     * @param summed number of a group's largest shares that are its sum
      * @param factor of the shares of chosen experts
      */
     public record Routing(boolean independent, int groups, int chosenGroups, int summed, double factor) {
@@ -345,7 +345,7 @@ public record Recipe(
      *
      * @param embedding of a token's embedding, rounded to the type that the model computes in
      * @param scores of the products of queries and keys; empty: one over the root of a head's elements
-     * @param residual of what attention and the feed-forward layer add
+     * @param residual of the results that attention and the feed-forward layer add
      * @param logits of the products with the output projection
      */
     public record Scales(double embedding, Optional<Double> scores, double residual, double logits) {
@@ -371,7 +371,7 @@ public record Recipe(
                 Set.of());
     }
 
-    /** With SiLU and no factors. */
+    /** A recipe with SiLU and no factors. */
     static Recipe usual(String architecture, List<LayerAttention> layers, Map<Part, String> tensors, Set<Part> biased) {
         return usual(architecture, layers, tensors, biased, Collections.nCopies(layers.size(), USUAL_FEED_FORWARD));
     }

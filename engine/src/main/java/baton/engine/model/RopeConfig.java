@@ -74,7 +74,7 @@ record RopeConfig(JsonFields json, DecoderFamily family, int headDim, int maxPos
                 .map(scale -> yarnAmplitude(factor, scale));
     }
 
-    /** The rotation of layers without a window in a family whose rotations differ by layer. */
+    /** The rotation of layers without a window, in a family with rotations that differ by layer. */
     Rotation ofFull() {
         return ofLayers("full_attention")
                 .map(rope -> parse(
@@ -82,7 +82,7 @@ record RopeConfig(JsonFields json, DecoderFamily family, int headDim, int maxPos
                 .orElseGet(this::parse);
     }
 
-    /** The rotation of layers with a window in a family whose rotations differ by layer; {@code rope_theta} is none of it. */
+    /** The rotation of layers with a window, in a family with rotations that differ by layer; {@code rope_theta} has no effect on it. */
     Rotation ofSliding() {
         double theta = family.ownFields().contains(LOCAL_THETA)
                 ? positive(json, LOCAL_THETA).orElse(10000.0)

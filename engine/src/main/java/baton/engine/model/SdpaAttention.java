@@ -75,7 +75,7 @@ final class SdpaAttention implements Attention {
     private final TensorOptional none;
     private final int queryElements;
 
-    /** By layer, how many positions a token attends to. */
+    /** The number of positions that a token attends to, by layer. */
     private final int[] reach;
 
     /**
@@ -178,7 +178,7 @@ final class SdpaAttention implements Attention {
             return new Plan(groups, chunks);
         }
 
-        /** Of the rows from the first wanted one of each chunk on, in the last layer. */
+        /** The plan of the rows from the first wanted one of each chunk on, in the last layer. */
         private Plan tail(long[] rows) {
             int layer = config.layers() - 1;
             if (rows.length == 0) {
@@ -280,7 +280,7 @@ final class SdpaAttention implements Attention {
         }
 
         /**
-         * Minus infinity where a position is later than a row's or not within its window, zero elsewhere and for what stands behind the
+         * Minus infinity where a position is later than a row's or not within its window, zero elsewhere and in the padding behind the
          * rows: [copies * height, positions].
          *
          * @param copies of all rows, one after the other
@@ -448,7 +448,7 @@ final class SdpaAttention implements Attention {
         });
     }
 
-    /** From the first to the last element of a tensor with gaps. */
+    /** The memory from the first to the last element of a tensor with gaps. */
     private static MemorySegment memory(Tensor tensor) {
         long elements = 1;
         for (int i = 0; i < tensor.dim(); i++) {

@@ -73,13 +73,13 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
         return new Shard(model, new Rank(rank.pipeline(), tensor), tensorSize, pipelineSize);
     }
 
-    /** With more ranks than key/value heads, several have the same one. */
+    /** The key/value heads of the rank. With more ranks than heads, several ranks have the same one. */
     Range kvHeads() {
         int first = (int) ((long) model.kvHeads() * rank.tensor() / tensorSize);
         return new Range(first, Math.max(1, model.kvHeads() / tensorSize));
     }
 
-    /** The tokens whose logits this rank computes, if it is in the last stage. */
+    /** The part of the vocabulary for which this rank computes logits, if it is in the last stage. */
     Range vocabulary() {
         return share(model.vocabularySize());
     }
@@ -105,7 +105,7 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
                 share(model.intermediateSize()).count());
     }
 
-    /** This rank's part of a layer's part, whose weight or bias is {@code whole}. */
+    /** This rank's rows or columns of {@code whole}, the weight or bias of a layer's part. */
     Matrix part(Part part, Matrix whole) {
         if (tensorSize == 1) {
             return whole;
@@ -146,7 +146,7 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
         return whole.part((long) range.first() * unit, (long) range.count() * unit);
     }
 
-    /** Of a weight: the bias of its product is whole. */
+    /** Columns of a weight; the bias of its product stays whole. */
     private static Matrix columns(Matrix whole, Range range, int unit) {
         return whole.columns() == 1 ? whole : whole.columns((long) range.first() * unit, (long) range.count() * unit);
     }

@@ -16,7 +16,7 @@ import java.util.TreeMap;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * The language model of a checkpoint that has a vision tower beside it: a config.json with a {@code text_config}, and tensors whose names
+ * The language model of a checkpoint that has a vision tower beside it: a config.json with a {@code text_config}, and tensor names that
  * begin with the part that they belong to. The other parts are left out.
  */
 final class TextTensors implements TensorFile {

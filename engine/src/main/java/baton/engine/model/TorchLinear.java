@@ -40,7 +40,7 @@ sealed interface TorchLinear extends Linear {
         return product;
     }
 
-    /** Row by row, as a checkpoint has it. */
+    /** The matrix row by row, as in a checkpoint. */
     record Dense(Tensor matrix, Blas blas) implements TorchLinear {
         @Override
         public Tensor apply(Tensor rows) {
@@ -55,7 +55,9 @@ sealed interface TorchLinear extends Linear {
         }
     }
 
-    /** In oneDNN's layout: products of many rows are faster, and a single row's reads the weights at the memory's speed. */
+    /**
+     * The matrix in oneDNN's layout: products of many rows are faster, and a single row's product reads the weights at the memory's speed.
+     */
     record Packed(OneDnn oneDnn, IValue matrix) implements TorchLinear {
         @Override
         public Tensor apply(Tensor rows) {

@@ -35,7 +35,7 @@ public record Weights<L, N>(
         N finalNorm,
         Optional<L> head,
         Map<Rotation, Matrix> rotations) {
-    /** @param shared another rank's weights, whose embedding and rotation this one uses too */
+    /** @param shared another rank's weights; this rank uses their embedding and rotation too */
     static <L, N> Weights<L, N> load(
             Checkpoint checkpoint,
             Shard shard,
@@ -124,10 +124,10 @@ public record Weights<L, N>(
 
     public sealed interface FeedForwardWeights<L> {}
 
-    /** Of {@link Recipe.Plain}. */
+    /** The weights of {@link Recipe.Plain}. */
     public record Ungated<L>(Plain.Function function, L up, L down) implements FeedForwardWeights<L> {}
 
-    /** Of {@link Recipe.Dense}, or of one expert. */
+    /** The weights of {@link Recipe.Dense}, or of one expert. */
     public record Gated<L>(Activation activation, L gate, L up, L down) implements FeedForwardWeights<L> {}
 
     /**
@@ -171,7 +171,7 @@ public record Weights<L, N>(
         }
     }
 
-    /** @param unpacked memory for what a file has packed, until it is laid out */
+    /** @param unpacked memory for unpacked tensors, until they are laid out */
     private record Loader<L, N>(
             Checkpoint checkpoint,
             Shard shard,

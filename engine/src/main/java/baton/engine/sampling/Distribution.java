@@ -13,14 +13,14 @@ import java.util.List;
  * have places in the order of their ids, which are the ids themselves where all tokens are loaded.
  *
  * <p><b>Weights.</b> {@code weights[i] = exp((logits[i] - max) / temperature)}: unnormalised probabilities, the greatest being
- * exactly 1. A filter sets weights to 0; the sum of what is left normalises. Sums are kept by block of {@value #BLOCK}, so a draw
+ * exactly 1. A filter sets weights to 0; the sum of the remaining ones normalises. Sums are kept by block of {@value #BLOCK}, so a draw
  * looks into one block only.
  *
- * <p><b>Selection without sorting.</b> Top-k and top-p need the vocabulary ordered only around one place. Blocks whose greatest logit, or
- * whose sum, is too small to have a token that is kept are left out as a whole, and so are tokens of the others. The rest is counted into
- * buckets by {@code max - logit}; the buckets are as wide as 1/128 of that distance, so they are fine where the probabilities are
- * whatever the scale of the logits, and a walk over the buckets finds the one in which the k-th token or the p-th part of the mass
- * lies. Only its members are sorted. Equal logits share a bucket. The order is by logit, greatest first, then by id.
+ * <p><b>Selection without sorting.</b> Top-k and top-p need the vocabulary ordered only around one place. Blocks with too small a greatest
+ * logit, or too small a sum, for a token that is kept are left out as a whole, and so are tokens of the others. The rest is counted into
+ * buckets by {@code max - logit}; the buckets are as wide as 1/128 of that distance, so they are fine where the probabilities are whatever
+ * the scale of the logits, and a walk over the buckets finds the one in which the k-th token or the p-th part of the mass lies. Only its
+ * members are sorted. Equal logits share a bucket. The order is by logit, greatest first, then by id.
  */
 final class Distribution {
     private static final int BLOCK = 512;
@@ -170,7 +170,7 @@ final class Distribution {
         sum();
     }
 
-    /** Drops the tokens whose probability is below {@code minP} times that of the most probable. */
+    /** Drops the tokens with a probability below {@code minP} times that of the most probable. */
     void keepMinP(float minP) {
         for (int i = 0; i < size; i++) {
             float weight = weights[i];
@@ -180,8 +180,8 @@ final class Distribution {
     }
 
     /**
-     * Keeps the {@code topK} most probable tokens and all that equal the last of these; then, of what is left, the fewest most
-     * probable tokens whose probabilities add up to {@code topP} or more.
+     * Keeps the {@code topK} most probable tokens and all that equal the last of these; then, of these, the fewest most probable tokens
+     * with probabilities that add up to {@code topP} or more.
      *
      * @param topK 0 or less keeps all
      * @param topP 1 keeps all
@@ -222,9 +222,8 @@ final class Distribution {
         }
         if (topP < 1) {
             double wanted = topP * mass;
-            // Rounding may keep the sum below what is wanted; the walk ends with the members of its bucket then. It
-            // never
-            // passes the cut of top-k: up to there it adds the same numbers in the same order as above.
+            // Rounding may keep the sum below the wanted one; the walk ends with the members of its bucket then. It
+            // never passes the cut of top-k: up to there it adds the same numbers in the same order as above.
             while (lastBucket > 0 && bucketMasses[lastBucket] == 0) {
                 lastBucket--;
             }

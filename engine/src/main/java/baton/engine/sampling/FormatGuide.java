@@ -19,7 +19,7 @@ final class FormatGuide {
     private final long[] allowed;
     /** Tokens that end the output. */
     private final Set<Integer> ends;
-    /** Those of them that the format may have as its last token. The text of others is not in the output. */
+    /** The end tokens that the format may have as its last token. The text of others is not in the output. */
     private final Set<Integer> last;
     /** The model's end tokens, if these are to end nothing. */
     private final Set<Integer> ignored;

@@ -24,7 +24,7 @@ public final class Sampler {
     private final Set<Integer> eosIds;
     private static final String CONTRADICTION = "the request's parameters leave no token that the format has next";
 
-    /** By the number of the thread that works with it. */
+    /** The distributions by the number of the thread that uses one. */
     private final Map<Integer, Distribution> distributions = new ConcurrentHashMap<>();
 
     /**

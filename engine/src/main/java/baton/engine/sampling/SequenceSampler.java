@@ -34,7 +34,7 @@ import java.util.Set;
  * keeps all tokens that equal the k-th.
  *
  * <p>The draw for output position k takes its random number from the seed and k alone, so neither the batch nor other requests nor
- * preemption change what a seed yields.
+ * preemption change a seed's results.
  */
 public final class SequenceSampler {
     private final SamplingParams params;

@@ -99,7 +99,7 @@ public final class StopMatcher {
         return new Result(certain, Optional.empty());
     }
 
-    /** The held text and what follows it up to {@code end}; a negative end cuts the held text. */
+    /** The held text and the text after it up to {@code end}; a negative end cuts the held text. */
     private String release(String text, int end) {
         return end < 0
                 ? heldFrom.substring(0, heldLength + end)
@@ -109,7 +109,7 @@ public final class StopMatcher {
     /** A stop string and how much of it the text ends with. */
     private static final class Pattern {
         private final String text;
-        /** For each length: the longest shorter prefix with which a prefix of this length ends. */
+        /** For each length, the longest shorter prefix with which a prefix of this length ends. */
         private final int[] fallback;
 
         private int matched;

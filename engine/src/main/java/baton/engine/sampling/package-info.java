@@ -1,4 +1,4 @@
-/** From logits to tokens. */
+/** Chooses tokens by their logits. */
 @NullMarked
 package baton.engine.sampling;
 

@@ -89,7 +89,7 @@ public final class ChatTemplate {
         return load(modelDir, Clock.system(ZoneId.systemDefault()));
     }
 
-    /** As {@link #load(Path)}, with the clock that {@code strftime_now} reads. */
+    /** Loads as {@link #load(Path)} does, with the clock that {@code strftime_now} reads. */
     public static ChatTemplate load(Path modelDir, Clock clock) {
         Path configFile = modelDir.resolve("tokenizer_config.json");
         JsonNode config = GgufModel.isFile(modelDir) ? ofGguf(modelDir) : readJson(configFile);
@@ -147,7 +147,7 @@ public final class ChatTemplate {
         return render(request, () -> {});
     }
 
-    /** As {@link #render(ChatRequest)}; {@code watch} is run now and then and may end it by an exception of its own. */
+    /** Renders as {@link #render(ChatRequest)} does; {@code watch} is run now and then and may end the rendering by an exception. */
     public String render(ChatRequest request, Runnable watch) {
         Compiled chosen = choose(request.tools().isPresent());
         List<ObjectNode> messages = Conversation.read(

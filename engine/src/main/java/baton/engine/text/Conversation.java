@@ -37,10 +37,10 @@ final class Conversation {
     private static final String TOOLS = "tools";
     private static final String THINKING = "thinking";
 
-    /** Roles whose content may be null. */
+    /** Roles that may have null as content. */
     private static final Set<String> WITHOUT_CONTENT = Set.of(ASSISTANT, "function");
 
-    /** Roles whose text parts must have a text. */
+    /** Roles that require a text in each text part. */
     private static final Set<String> WITH_TEXTS = Set.of(SYSTEM, DEVELOPER, "user", ASSISTANT);
 
     /** Fields of some type of part; others go with a text to the template. */
@@ -290,7 +290,7 @@ final class Conversation {
         return read instanceof ObjectNode object ? object : JsonNodeFactory.instance.objectNode();
     }
 
-    /** In the order of OpenAI's classes if all fit them, else as they are. */
+    /** The tools in the order of OpenAI's classes if all fit them, else unchanged. */
     private static JsonNode developerTools(JsonNode tools) {
         ArrayNode read = JsonNodeFactory.instance.arrayNode();
         for (JsonNode tool : tools) {

@@ -29,7 +29,7 @@ final class GgufTokenizer {
     /** Merges are looked for at each place in a token. */
     private static final int MAX_PIECE_CHARACTERS = 256;
 
-    /** Of all pieces; the pieces of Gemma 3 make half a million. */
+    /** The limit of merges of all pieces; the pieces of Gemma 3 make half a million. */
     private static final int MAX_MERGES = 1 << 22;
 
     private static final JsonMapper JSON = JsonMapper.builder().build();
@@ -41,7 +41,7 @@ final class GgufTokenizer {
     private static final int UNUSED = 5;
     private static final int BYTE = 6;
 
-    /** Not of files: a user-defined token of spaces, which are {@link #SPACE} in a text when tokens are looked for. */
+    /** A type that no file has: a user-defined token of spaces, which are {@link #SPACE} in a text when tokens are looked for. */
     private static final int SPACES = 7;
 
     /** Tokens that users defined are found before others. */

@@ -29,7 +29,7 @@ record TextCuts(boolean known) {
     static final String GPT2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     static final String LLAMA3 = CONTRACTIONS + "|" + BEFORE + "\\p{L}+|\\p{N}{1,3}" + SIGNS + LINES;
 
-    /** Of Qwen 3 too. */
+    /** The pattern of Qwen 2 and Qwen 3. */
     static final String QWEN2 = CONTRACTIONS + "|" + BEFORE + "\\p{L}+|\\p{N}" + SIGNS + LINES;
 
     static final String O200K = BEFORE + UPPER + "*" + LOWER + "+" + CONTRACTIONS + "?|" + BEFORE + UPPER + "+" + LOWER
@@ -41,7 +41,7 @@ record TextCuts(boolean known) {
 
     private static final String BEFORE_LETTERS = " .,\u3002\uFF0C\u3001";
 
-    /** Of a tokenizer of which nothing is known. */
+    /** The cuts for a tokenizer with an unknown pattern. */
     static final TextCuts NONE = new TextCuts(false);
 
     /** @param root of a {@code tokenizer.json} */

@@ -5,8 +5,8 @@ import java.util.Set;
 import tools.jackson.databind.JsonNode;
 
 /**
- * How few tokens a text can have: its bytes divided by those of the longest token. That holds only where each byte of the text is a byte
- * of a token, so of a tokenizer that may drop or join something, nothing is claimed.
+ * The least number of tokens of a text: its bytes divided by those of the longest token. The bound needs every byte of the text to be a
+ * byte of a token, so there is none for a tokenizer that may drop or join characters.
  *
  * @param bytesPerToken most bytes of the text that one token can stand for; 0 if there may be any number
  * @param countsSpace whether white space counts; an added token may take any amount of it

@@ -102,7 +102,7 @@ public final class Tokenizer implements AutoCloseable {
         return encode(text, addSpecialTokens, EncodingWatch.NONE);
     }
 
-    /** As {@link #encode(String, boolean)}; before each piece {@code watch} may end it by an exception of its own. */
+    /** Encodes as {@link #encode(String, boolean)} does; before each piece {@code watch} may end it by an exception. */
     public int[] encode(String text, boolean addSpecialTokens, EncodingWatch watch) {
         return encode(text, addSpecialTokens, watch, PIECE_CHARACTERS);
     }
@@ -168,7 +168,7 @@ public final class Tokenizer implements AutoCloseable {
         return text.substring(cuts.tail(text, bound.characters(tokens)));
     }
 
-    /** As {@link #tail}, a beginning of {@code text} that has the whole text's first {@code tokens} tokens. */
+    /** A beginning of {@code text} that has the whole text's first {@code tokens} tokens, as {@link #tail}. */
     public String head(String text, int tokens) {
         return text.substring(0, cuts.end(text, 0, (int) Math.min(bound.characters(tokens), Integer.MAX_VALUE)));
     }
@@ -244,8 +244,8 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * Decodes the tokens generated after {@code promptIds}, one at a time. The prompt's text is not returned, but decides
-     * what follows it: whether a leading space is kept, and to which character the first bytes belong.
+     * Decodes the tokens generated after {@code promptIds}, one at a time. The prompt's text is not returned, but affects the first tokens:
+     * whether a leading space is kept, and to which character the first bytes belong.
      */
     public Detokenizer detokenizer(int[] promptIds, boolean skipSpecialTokens) {
         return detokenizer(promptIds, skipSpecialTokens, Set.of());

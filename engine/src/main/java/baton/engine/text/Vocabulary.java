@@ -133,7 +133,7 @@ record Vocabulary(
         return Optional.ofNullable(ids.get(token));
     }
 
-    /** Not to be written to. */
+    /** The bytes of a token; callers must not change them. */
     byte[] bytes(int id) {
         byte[] own = id >= 0 && id < bytes.length ? bytes[id] : null;
         return own == null ? NO_BYTES : own;

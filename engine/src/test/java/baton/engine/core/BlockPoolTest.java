@@ -93,7 +93,7 @@ class BlockPoolTest {
         pool.release(block);
     }
 
-    /** Against a model: a map of what was published, and reference counts. */
+    /** The pool equals a model: a map of published blocks, and reference counts. */
     @Test
     void randomUseKeepsTheInvariants() {
         long seed = Long.getLong("tests.seed", System.nanoTime());

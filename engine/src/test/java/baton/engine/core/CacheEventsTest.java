@@ -22,7 +22,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** A router that replays the events of the prefix cache knows what an instance would find. */
+/** A router that replays the events of the prefix cache predicts an instance's hits. */
 class CacheEventsTest {
     private static final int BLOCK_SIZE = 4;
 
@@ -101,7 +101,7 @@ class CacheEventsTest {
                 hits += expected;
                 if (i % 50 == 49) {
                     assertThat(harness.core.resetPrefixCache()).isTrue();
-                    // An idle engine tells of it too.
+                    // An idle engine reports it too.
                     assertThat(harness.core.hasWork()).isTrue();
                     harness.run();
                     replay(harness);
@@ -116,7 +116,7 @@ class CacheEventsTest {
     /** Requests load from elsewhere, within a step or across steps, blocks fail, requests are preempted, aborted and salted. */
     @ParameterizedTest
     @CsvSource({"RECOMPUTE, 1", "RECOMPUTE, 2", "FAIL, 3", "FAIL, 4"})
-    void replayedEventsAreWhatThePoolHasCachedAfterEveryStep(LoadFailurePolicy policy, int seed) {
+    void replayedEventsEqualThePoolsCacheAfterEveryStep(LoadFailurePolicy policy, int seed) {
         Random random = new Random(seed);
         ScriptedConnector connector = new ScriptedConnector();
         connector.match = (request, computed) -> {

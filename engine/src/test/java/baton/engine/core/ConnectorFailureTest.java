@@ -129,7 +129,7 @@ class ConnectorFailureTest {
     }
 
     @Test
-    void ifItThrowsWhileARefusedRequestIsToldItIsSwitchedOffInAStep() {
+    void ifItThrowsAtARefusedRequestItIsSwitchedOffInAStep() {
         try (CoreHarness harness = core(64, LoadFailurePolicy.RECOMPUTE)) {
             breaks("onRefused");
             harness.core.refused("r", JsonFields.empty("kv_transfer_params"));
@@ -177,7 +177,7 @@ class ConnectorFailureTest {
             assertThat(async.reason).contains(FinishReason.ERROR);
             assertThat(async.error.orElseThrow()).contains(" 4 of its blocks");
             assertThat(running.tokens).isEqualTo(expected(prompt(2, 9), 8));
-            // What was loaded before the connector failed is good.
+            // Blocks loaded before the connector failed are good.
             if (!method.equals("onStepDone")) {
                 assertThat(sync.reason).contains(FinishReason.ERROR);
             }
@@ -235,7 +235,7 @@ class ConnectorFailureTest {
         }
     }
 
-    /** A load is under way that nobody can end: its blocks are never handed out again, and all others are. */
+    /** A load is under way that nothing can end: its blocks are never handed out again, and all others are. */
     @Test
     void ifItCannotBeClosedTheBlocksThatItMayUseAreWithheld() {
         connector.match =
@@ -266,7 +266,7 @@ class ConnectorFailureTest {
     }
 
     @Test
-    void whatPeersAreToldAheadIsNotToldOfAConnectorThatIsOff() {
+    void aConnectorThatIsOffAdvertisesNothingToPeers() {
         try (CoreHarness harness = core(64, LoadFailurePolicy.RECOMPUTE)) {
             breaks("takeEvents");
             harness.add("a", prompt(1, 19), 1);
@@ -289,7 +289,7 @@ class ConnectorFailureTest {
         }
     }
 
-    /** Its thread cannot be taken from it; but which call does not return can be told, from any thread. */
+    /** The connector's thread cannot be stopped; but any thread can report the call that does not return. */
     @Test
     void aCallThatDoesNotReturnIsKnownAsLongAsItLasts() throws Exception {
         CountDownLatch called = new CountDownLatch(1);

@@ -23,7 +23,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What a connector may rely on, and what it can do to a request. */
+/** The guarantees for a connector, and its effects on a request. */
 class ConnectorLifecycleTest {
     private final ScriptedConnector connector = new ScriptedConnector();
 

@@ -41,7 +41,7 @@ final class CoreHarness implements AutoCloseable {
     final Map<String, Double> measured = new HashMap<>();
     final List<KvEvent> events = new ArrayList<>();
     final List<EngineListener.StepStats> steps = new ArrayList<>();
-    /** The connector is meant to throw; else what a test asserts within it would be lost. */
+    /** Whether the connector is meant to throw; else an assertion within it would be lost. */
     boolean connectorFails;
 
     private final BlockHasher hasher;
@@ -88,7 +88,7 @@ final class CoreHarness implements AutoCloseable {
         core = new EngineCore(config, runner, Set.of(EOS), connector, listener, () -> now++);
     }
 
-    /** What became of a request. */
+    /** The result of a request. */
     static final class Result implements RequestListener {
         final int[] prompt;
         final List<Integer> tokens = new ArrayList<>();
@@ -242,7 +242,7 @@ final class CoreHarness implements AutoCloseable {
         return runner.computed.stream().mapToInt(slice -> slice.tokens().length).sum();
     }
 
-    /** What the oracle says without any cache. */
+    /** The oracle's output without any cache. */
     static List<Integer> expected(int[] prompt, int count) {
         return expected(prompt, count, KvGroups.one(OracleRunner.LAYERS));
     }

@@ -27,7 +27,7 @@ import java.util.Optional;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Test;
 
-/** What goes wrong for one request or one step stays there. */
+/** A fault of one request or one step does not affect others. */
 class FaultsTest {
     private final ScriptedConnector connector = new ScriptedConnector();
 

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Requests beside one whose directory does not answer. */
+/** Requests beside one with a directory that does not answer. */
 class HangingStorageTest {
     private static final int BLOCK = 4;
 

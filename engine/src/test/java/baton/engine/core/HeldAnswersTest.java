@@ -225,7 +225,7 @@ class HeldAnswersTest {
     }
 
     @Test
-    void anAnswerWhoseClientHasLeftWaitsNoLonger() {
+    void anAnswerWithoutItsClientWaitsNoLonger() {
         scripted.held.add("held");
         try (CoreHarness harness = startScripted()) {
             Result held = harness.add("held", prompt(1, PROMPT), 1);

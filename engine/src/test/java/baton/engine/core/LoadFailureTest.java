@@ -21,7 +21,9 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Blocks that fail to load: which tokens are computed here instead, which requests fail, and what other requests may still share. */
+/**
+ * Blocks that fail to load: which tokens are computed here instead, which requests fail, and which blocks other requests may still share.
+ */
 class LoadFailureTest {
     private final ScriptedConnector connector = new ScriptedConnector();
 
@@ -77,7 +79,7 @@ class LoadFailureTest {
         }
     }
 
-    /** A quarter of 64 blocks, so three of these prompts at once; what is loaded from other peers, or computed here, goes on. */
+    /** A quarter of 64 blocks, so three of these prompts at once; loads from other peers, and computing, continue. */
     @Test
     void loadsFromPeersThatWereNeverReachedHoldAPartOfThePool() {
         connector.match = (request, computed) -> switch (request.id().charAt(0)) {
@@ -163,7 +165,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void aRunningRequestKeepsItsBlocksWhileItComputesWhatFailedToLoad() {
+    void aRunningRequestKeepsItsBlocksWhileItComputesFailedOnes() {
         connector.match = (request, computed) -> new KvMatch.Tokens(16, false);
         connector.fails = (load, index) -> index == 2;
         try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {

@@ -18,7 +18,7 @@ import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
-/** Blocks of requests whose logits are not finite: nobody shares them, and connectors save nothing of them. */
+/** Blocks of requests with logits that are not finite: no request shares them, and connectors save none of them. */
 class NotFiniteTest {
     private static final int BAD = 96;
 

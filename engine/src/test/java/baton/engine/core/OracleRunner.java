@@ -27,8 +27,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.IntStream;
 
 /**
- * A model whose next token depends on every token before it, and that knows those only from the cache: a token's key is its id, its
- * value its position. A lost, stale or misplaced cache entry changes the output.
+ * A model in which the next token depends on every token before it, read from the cache only: a token's key is its id, its value its
+ * position. A lost, stale or misplaced cache entry changes the output.
  */
 public final class OracleRunner implements ModelRunner {
     public static final int VOCABULARY = 97;
@@ -44,7 +44,7 @@ public final class OracleRunner implements ModelRunner {
 
     private final KvCache cache;
     private final ModelConfig config;
-    /** Slices run so far, for tests that count what was computed. */
+    /** Slices run so far, for tests that count computed tokens. */
     final List<SequenceSlice> computed = new ArrayList<>();
 
     OracleRunner(int blocks, int blockSize) {
@@ -81,7 +81,7 @@ public final class OracleRunner implements ModelRunner {
     /** Threads that have asked for {@link #threads}, by name. */
     final Set<String> loopingThreads = ConcurrentHashMap.newKeySet();
 
-    /** What the last {@link #forward} took. */
+    /** The time of the last {@link #forward}. */
     long forwardNanos;
 
     /** Makes {@link #forward} fail on that token. */
@@ -112,7 +112,7 @@ public final class OracleRunner implements ModelRunner {
         return layer == 0 || group.window().isPresent();
     }
 
-    /** Writes what {@link #forward} would write for that token. */
+    /** Writes the entry that {@link #forward} would write for that token. */
     static void write(KvCache cache, int layer, int[] blockTable, int position, int token) {
         write(cache.host(), cache, layer, blockTable, position, token);
     }

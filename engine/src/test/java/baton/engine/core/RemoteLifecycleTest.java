@@ -262,7 +262,7 @@ class RemoteLifecycleTest {
     }
 
     @Test
-    void theConnectorLearnsOnceThatAnAnswerIsLostAndOnlyWhileBlocksAreKept() {
+    void theConnectorIsNotifiedOnceOfALostAnswerAndOnlyWhileBlocksAreKept() {
         connector.delayed.addAll(Set.of("a", "s-0", "s-1", "other"));
         try (CoreHarness harness = core(64)) {
             harness.add("a", prompt(1, 19), 1);

@@ -30,7 +30,7 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A connector that does as a test says. What it loads is right, unless told to fail. The test reports asynchronous loads and sends
+ * A connector that a test scripts. Its loads are right, unless scripted to fail. The test reports asynchronous loads and sends
  * as done when it likes.
  */
 final class ScriptedConnector implements KvConnector {
@@ -45,18 +45,18 @@ final class ScriptedConnector implements KvConnector {
     BiFunction<KvRequest, Integer, KvMatch> match = (request, computed) -> new KvMatch.None();
     /** Which of a load's blocks fail: indices in its block table. */
     BiFunction<Load, Integer, Boolean> fails = (load, index) -> false;
-    /** Requests whose blocks are to be kept after their end. */
+    /** Requests with blocks to keep after their end. */
     Set<String> delayed = new HashSet<>();
-    /** Requests whose answers are held. */
+    /** Requests with held answers. */
     Set<String> held = new HashSet<>();
     /** Why there is no response for a request. */
     final Map<String, String> answerErrors = new HashMap<>();
-    /** What the next report says. */
+    /** The requests that the next report names as sent. */
     final Set<String> nextSent = new HashSet<>();
 
     final Set<String> nextReceived = new HashSet<>();
     final Set<Integer> nextInvalid = new HashSet<>();
-    /** What the next reports carry for the scheduler side, and what that got. */
+    /** The metadata of the next reports for the scheduler side, and the metadata that it received. */
     Optional<WorkerMetadata> nextMetadata = Optional.empty();
 
     final List<Map<Rank, WorkerMetadata>> gotMetadata = new ArrayList<>();
@@ -68,9 +68,9 @@ final class ScriptedConnector implements KvConnector {
     final Map<String, HiddenState> saved = new HashMap<>();
     final List<Load> started = new ArrayList<>();
     final List<String> events = new ArrayList<>();
-    /** Requests whose saves were discarded. */
+    /** Requests with discarded saves. */
     final Set<String> discarded = new HashSet<>();
-    /** Requests that lost their blocks, as it was told. */
+    /** Requests reported as having lost their blocks. */
     final Set<String> preempted = new HashSet<>();
 
     private @Nullable KvCache registered;

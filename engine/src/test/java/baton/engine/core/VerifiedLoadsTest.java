@@ -399,7 +399,7 @@ class VerifiedLoadsTest {
         "BF16, 0, EACH_BLOCK",
         "F32, 96, EACH_BLOCK"
     })
-    void whatChangesAnAnswerIsFoundAndThePromptComputed(DType dtype, int withinStep, VerifyKv verify)
+    void wrongKvThatChangesAnAnswerIsFoundAndThePromptComputed(DType dtype, int withinStep, VerifyKv verify)
             throws IOException {
         Random random = new Random(11);
         Map<Fault, Integer> changed = new TreeMap<>();
@@ -511,7 +511,7 @@ class VerifiedLoadsTest {
 
     @ParameterizedTest
     @CsvSource({"LAST, last", "FULL, full", "EACH_BLOCK, last", "FIRST_LAYER, last", "OFF, ''"})
-    void eachLevelFindsWhatItCompares(VerifyKv verify, String check) throws IOException {
+    void eachLevelFindsWrongKvInItsPart(VerifyKv verify, String check) throws IOException {
         Random random = new Random(5);
         int[] prompt = prompt(random);
         try (Donor donor = Donor.of(MODEL, DType.F32);

@@ -170,7 +170,7 @@ class WindowGroupsTest {
                 Optional.of(connector));
     }
 
-    /** The load ends behind the window of the prefix, whose blocks another request holds. */
+    /** The load ends behind the window of the prefix, which has blocks held by another request. */
     @Test
     void hitsThatALoadLeavesBehindMakeNoRoom() {
         ScriptedConnector connector = new ScriptedConnector();

@@ -45,7 +45,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** A core with two ranks, each with an oracle of its own: what one rank says or does alone. */
+/** A core with two ranks, each with an oracle of its own: reports and faults of one rank alone. */
 class WorkersTest {
     private static final int BLOCKS = 64;
     private static final int BLOCK_SIZE = 4;
@@ -240,7 +240,7 @@ class WorkersTest {
                 .hasMessageContaining("cpu_bind: has cores for 2 ranks");
     }
 
-    /** Loads the first tokens of each prompt into both ranks, each when the test says so, and notes who calls. */
+    /** Loads the first tokens of each prompt into both ranks, each when the test says so, and records the calling ranks. */
     private static final class RankedConnector implements KvConnector {
         record Load(String request, int[] tokens, int[] blockTable) {}
 
@@ -306,7 +306,7 @@ class WorkersTest {
                 public ConnectorMetadata buildMetadata(ScheduledStep step) {
                     Plan plan = new Plan(loads);
                     loads = new ArrayList<>();
-                    // Once is enough: what is recomputed is not loaded again.
+                    // Once is enough: recomputed tokens are not loaded again.
                     loadTokens = plan.loads.isEmpty() ? loadTokens : 0;
                     return plan;
                 }

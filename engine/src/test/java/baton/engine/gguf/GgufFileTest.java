@@ -20,7 +20,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** What a header says is read, or refused by an error that names file, key or tensor, value, and what would be right. */
+/** A header is read, or refused by an error that names file, key or tensor, value, and the allowed values. */
 class GgufFileTest {
     @TempDir
     Path directory;

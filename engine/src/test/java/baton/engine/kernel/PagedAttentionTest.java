@@ -185,7 +185,7 @@ class PagedAttentionTest {
         }
     }
 
-    /** Single rows fetch what comes next: of their own context or, if that is short, of the next head or the next row. */
+    /** Single rows prefetch the next keys and values: of their own context or, if that is short, of the next head or the next row. */
     @ParameterizedTest
     @CsvSource({"ZMM, 100000", "PAIRS, 100000", "PAIRS, 300", "AMX, 100000", "AMX, 300"})
     void longAndShortContextsSideBySide(String kind, int window) {
@@ -265,7 +265,7 @@ class PagedAttentionTest {
         }
     }
 
-    /** Blocks have what an earlier request left in them. */
+    /** Blocks have the content of an earlier request. */
     @ParameterizedTest(name = "{0}, {1} rows from position {2} on")
     @CsvSource({
         "YMM, 1, 37",
@@ -282,7 +282,7 @@ class PagedAttentionTest {
         "AMX, 3, 9",
         "AMX, 70, 0"
     })
-    void whatLiesBehindTheContextIsNotUsedEvenIfItIsNoNumber(String kind, int rows, int position) {
+    void entriesBehindTheContextAreNotUsedEvenIfTheyAreNoNumbers(String kind, int rows, int position) {
         Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         KvLayout layout = new KvLayout(LAYERS, 2, 64, 16, DType.BF16);
         try (Arena arena = Arena.ofShared()) {

@@ -85,7 +85,7 @@ class RowKernelsTest {
 
     @ParameterizedTest
     @EnumSource(value = Width.class, names = "XMM", mode = EnumSource.Mode.EXCLUDE)
-    void whatIsNoNumberIsNotTheLargest(Width width) {
+    void notANumberIsNotTheLargest(Width width) {
         int count = 2100;
         float[] numbers = new float[3 * count];
         Arrays.fill(numbers, Float.NEGATIVE_INFINITY);

@@ -44,7 +44,7 @@ class RunDelayTest {
 
     /** One after the other; the second still asks when the first has ended. */
     @Test
-    void eachThreadIsToldItsOwn() throws Exception {
+    void eachThreadGetsItsOwn() throws Exception {
         assumeTrue(Files.exists(OF_CALLER), "there is no " + OF_CALLER);
         try (RunDelay delay = new RunDelay()) {
             assertIsOfCaller(delay);

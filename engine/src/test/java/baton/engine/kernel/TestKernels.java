@@ -11,7 +11,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicReference;
 
-/** What the tests of kernels share: kernels, threads, and matrices of random numbers. */
+/** The fixtures of the tests of kernels: kernels, threads, and matrices of random numbers. */
 final class TestKernels {
     static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
 

@@ -55,7 +55,7 @@ class ThreadTeamTest {
     }
 
     @Test
-    void aThreadDoesPiecesThatFollowEachOtherAndThenWhatIsLeftOfTheOtherPart() {
+    void aThreadDoesConsecutivePiecesAndThenTheRestOfTheOtherPart() {
         List<String> done = Collections.synchronizedList(new ArrayList<>());
         CountDownLatch both = new CountDownLatch(2);
         CountDownLatch rest = new CountDownLatch(5);

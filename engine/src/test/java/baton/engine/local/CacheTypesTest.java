@@ -134,7 +134,7 @@ class CacheTypesTest {
                 transfer.loadFailurePolicy(LoadFailurePolicy.FAIL).build());
     }
 
-    /** The first engine has ended, so what is found is in the store. */
+    /** The first engine has ended, so all hits are in the store. */
     private void throughStore(
             DType dtype,
             DType cached,

@@ -45,7 +45,7 @@ class ContinuedHandOverTest {
 
     @Tag("thorough")
     @ParameterizedTest
-    // What it keeps is for the engine itself.
+    // Its values are for the engine itself.
     @EnumSource(names = "OFFLOADING", mode = EnumSource.Mode.EXCLUDE)
     void theOutputIsThatOfOneEngineWithEachConnector(Connector connector) throws Exception {
         handOver(connector);

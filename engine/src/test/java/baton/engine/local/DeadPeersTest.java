@@ -35,7 +35,7 @@ class DeadPeersTest {
     private static final String HOST = "127.0.0.1";
     private static final int BLOCKS = 300;
     private static final int REQUESTS = 12;
-    /** Of 26 blocks, with what is generated: twelve of them fill the pool. */
+    /** A prompt of 26 blocks with its output: twelve of them fill the pool. */
     private static final int LENGTH = 400;
 
     /** Ids of requests, in the order of their ends. */

@@ -250,7 +250,7 @@ class EndingsTest {
             return this;
         }
 
-        /** On the engine's thread: what it is asked here comes between this step and the next. */
+        /** Runs on the engine's thread: requests made here come between this step and the next. */
         private void take(GenerationEvent event) {
             switch (event) {
                 case Output output -> {
@@ -321,7 +321,7 @@ class EndingsTest {
                     connector, count, ending, (System.nanoTime() - last) / 1_000_000);
         }
 
-        /** What is lent came to use. */
+        /** Checks that leased blocks were used. */
         private void checkTransferred() {
             if (connector != Connector.OFFLOADING) {
                 assertThat(transferred).as("tokens handed over").hasPositiveValue();

@@ -22,7 +22,7 @@ class EngineWarmUpTest {
     private static final SamplingParams RANDOM =
             SamplingParams.builder().temperature(1).maxTokens(8).ignoreEos(true).build();
 
-    /** Notes what it is told of requests and steps. */
+    /** Records the events of requests and steps. */
     private static final class Told implements EngineListener {
         private final List<Object> events = Collections.synchronizedList(new ArrayList<>());
 

@@ -46,7 +46,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.api.parallel.Isolated;
 
 /** The offline API and the engine in this process, with the real tiny model in fp32. */
-@Isolated("It measures what the process has in memory.")
+@Isolated("It measures the memory of the process.")
 class LLMTest {
     static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
     private static final String LEDGER = """
@@ -149,7 +149,7 @@ class LLMTest {
         }
     }
 
-    /** A penalty of the model's file changes an answer whose request says nothing, and the file's limit ends it. */
+    /** A penalty of the model's file changes the answer to a request without penalties, and the file's limit ends it. */
     @Test
     void defaultsOfTheModelAreInForce() {
         JsonFields overrides =

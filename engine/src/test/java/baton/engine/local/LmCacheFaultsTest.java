@@ -39,7 +39,7 @@ class LmCacheFaultsTest {
 
     private final Random random = new Random(Long.getLong("tests.seed", 12));
 
-    /** What may happen between two batches. */
+    /** The faults between two batches. */
     private enum Fault {
         NONE,
         EMPTIED,

@@ -37,7 +37,7 @@ class MooncakeStoreFaultsTest {
 
     private final Random random = new Random(Long.getLong("tests.seed", 11));
 
-    /** What may happen between two batches. */
+    /** The faults between two batches. */
     private enum Fault {
         NONE,
         KILLED,
@@ -49,7 +49,7 @@ class MooncakeStoreFaultsTest {
         SWAPPED
     }
 
-    /** A service and what can be done to it. */
+    /** A service and its faults. */
     private interface Service {
         URI url();
 
@@ -82,7 +82,7 @@ class MooncakeStoreFaultsTest {
             List<Integer> now = IntStream.range(from, Math.min(from + AT_ONCE, PROMPTS))
                     .boxed()
                     .toList();
-            // Nothing is in this engine's memory: what it has not computed is in the store.
+            // Nothing is in this engine's memory: blocks that it has not computed are in the store.
             try (LLM llm = new LLM(config)) {
                 ask(llm, fault + ", before", prompts, alone, now.subList(0, now.size() / 2), earlier);
                 service.begin(fault);

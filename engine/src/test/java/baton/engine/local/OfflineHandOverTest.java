@@ -157,7 +157,7 @@ class OfflineHandOverTest {
                 assertThat(handedOver.get(i).cachedTokens()).isEqualTo((prompts.get(i).length - 1) / 16 * 16);
             }
         }
-        // What computes in another way takes nothing over, though its cache has the same layout.
+        // An engine that computes in another type takes nothing over, though its cache has the same layout.
         DType other = dtype == DType.F32 ? DType.BF16 : DType.F32;
         try (LLM stranger =
                 new LLM(kind.apply(config(16, KvRole.CONSUMER)).dtype(other).build())) {
@@ -288,7 +288,7 @@ class OfflineHandOverTest {
 
     /** A request for which there is no room may be tried with another instance, which then needs the blocks that it refers to. */
     @Test
-    void theConnectorIsToldOfRejectedRequestsButNotOfThoseThatMayBeRetriedElsewhere(@TempDir Path directory)
+    void theConnectorIsNotifiedOfRejectedRequestsButNotOfThoseThatMayBeRetriedElsewhere(@TempDir Path directory)
             throws IOException {
         Path refusals = Files.createFile(directory.resolve("refusals"));
         EngineConfig config = LLMTest.config()
@@ -324,7 +324,7 @@ class OfflineHandOverTest {
             engine.abort("waits");
             engine.abort("runs");
             LLMTest.await(() -> ended.size() == 2);
-            // The engine serves on, and the connector was told of the rejected requests in order.
+            // The engine serves on, and the connector was notified of the rejected requests in order.
             engine.submit(handedOver("next", LLMTest.prompt(3, 12), SamplingParams.greedy(2)), sink);
             LLMTest.await(() -> ended.size() == 3);
             assertThat(ended.getLast().usage().outputTokens()).isEqualTo(2);

@@ -49,7 +49,7 @@ class OffloadingFaultsTest {
         RedisServer.assumeInstalled();
     }
 
-    /** What may happen between two batches. */
+    /** The faults between two batches. */
     private enum Fault {
         NONE,
         REDIS_EMPTIED,

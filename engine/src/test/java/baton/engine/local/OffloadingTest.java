@@ -70,7 +70,7 @@ class OffloadingTest {
         KvTransferConfig.Builder transfer =
                 KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH).loadFailurePolicy(LoadFailurePolicy.FAIL);
         settings.forEach(transfer::extra);
-        // Tiers that are slow are waited for: what comes too late would be computed.
+        // The engine waits for slow tiers: blocks that come too late would be computed.
         transfer.extra("load_timeout_seconds", 30);
         return LLMTest.config().numBlocks(80).maxModelLen(1200).kvTransfer(transfer.build());
     }

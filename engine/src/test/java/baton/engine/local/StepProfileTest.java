@@ -50,7 +50,7 @@ class StepProfileTest {
     }
 
     @Test
-    void stepsAreGroupedByWhatTheyComputeAndHowMuch() {
+    void stepsAreGroupedByKindAndSize() {
         IntStream.rangeClosed(1, 9).forEach(sequences -> profile.onStepTimes(times(sequences, sequences, 1)));
         profile.onStepTimes(times(2, 513, 1));
         profile.onStepTimes(times(1, 1024, 1));

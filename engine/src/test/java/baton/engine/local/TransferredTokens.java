@@ -7,7 +7,10 @@ import baton.engine.SamplingParams;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** Counts the tokens of prompts that a connector has loaded, as {@link RequestOutput} does not tell them from hits in the engine's own pool. */
+/**
+ * Counts the tokens of prompts that a connector has loaded, as {@link RequestOutput} does not distinguish them from hits in the engine's
+ * own pool.
+ */
 final class TransferredTokens {
     private final AtomicInteger tokens = new AtomicInteger();
     private int requests;

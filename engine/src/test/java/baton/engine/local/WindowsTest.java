@@ -36,7 +36,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
-/** A model with sliding windows whose layers keep only the blocks that these reach answers as one whose layers keep all. */
+/** A model with layers that keep only the blocks within their window answers as one with layers that keep all. */
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 class WindowsTest {
     private static final int WINDOW = 100;
@@ -143,7 +143,7 @@ class WindowsTest {
         }
     }
 
-    /** Prompts whose beginnings the decode instance has, too; ranks that share heads and layers. */
+    /** Prompts with beginnings cached by the decode instance, too; ranks that share heads and layers. */
     @ParameterizedTest(name = "{0}, at once: {1}, in all layers: {2}, tensor ranks {3} to {4}, stages {5}")
     @CsvSource({
         "NixlConnector, false, true, 1, 1, 1",
@@ -242,7 +242,7 @@ class WindowsTest {
 
     /** A prefill instance that decodes on leaves blocks of the prompt behind; the next request is handed over. */
     @Test
-    void aPromptWhoseBlocksAWindowHasLeftIsNotHandedOver(@TempDir Path directory) throws Exception {
+    void aPromptWithBlocksBehindTheWindowIsNotHandedOver(@TempDir Path directory) throws Exception {
         try (LocalEngine prefill = nixl("NixlConnector", model(directory, false), 1, 1)) {
             int[] prompt = LLMTest.prompt(300, 300);
             assertThat(ask(prefill, "long", prompt, 24, PREFILL).kvTransferParams())
@@ -277,7 +277,7 @@ class WindowsTest {
                 EngineListener.NONE);
     }
 
-    /** A prefill instance that keeps what it computed in memory, too, hands it over to an instance that does not. */
+    /** A prefill instance with an offloading store, too, hands prompts over to an instance without one. */
     @Test
     void connectorsInOneTakeGroupsIfAllOfThemDo(@TempDir Path directory) throws Exception {
         Path model = model(directory, false);
@@ -319,7 +319,7 @@ class WindowsTest {
         }
     }
 
-    /** A second instance finds in files what the first has computed. */
+    /** A second instance finds the first one's blocks in files. */
     @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}, blocks of a chunk {3}")
     @CsvSource({"true, 1, 1, 1", "false, 1, 1, 2"})
     void offloadedBlocksThatWindowsReachAreLoaded(

@@ -35,7 +35,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 import tools.jackson.databind.util.RawValue;
 
-/** Checkpoints whose files say one thing and hold another, or ask for a computation that is not made: each is refused by name. */
+/** Checkpoints with contradictory files, or for an unsupported computation: the error names the field or file. */
 class CheckpointLiesTest {
     private static final ModelConfig CONFIG =
             new ModelConfig("small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), true, DType.BF16);

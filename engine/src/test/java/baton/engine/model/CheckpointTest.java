@@ -37,7 +37,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Checkpoint directories: what is read, and how each kind of broken one is refused. */
+/** Checkpoint directories: reading them, and the error of each kind of broken one. */
 class CheckpointTest {
     private static final ModelConfig CONFIG =
             new ModelConfig("small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), false, DType.BF16);
@@ -159,7 +159,7 @@ class CheckpointTest {
             quoteCharacter = '`',
             value = {
                 "Mistral | \"sliding_window\": 7, \"layer_types\": " + LAYER_TYPES
-                        + " | config.json.layer_types: must be the same kind for all layers, as sliding_window has it",
+                        + " | config.json.layer_types: must be the same kind for all layers, as with sliding_window",
                 "Mistral | \"sliding_window\": -1 | config.json.sliding_window: is -1, must be at least 0",
                 "Qwen2 | \"layer_types\": " + LAYER_TYPES
                         + " | config.json.layer_types[0]: is sliding_attention, but no sliding window is set",
@@ -499,7 +499,7 @@ class CheckpointTest {
                 "\"num_key_value_heads\" : 2 | \"num_key_value_heads\" : 3 | config.json.num_key_value_heads: is 3, must divide num_attention_heads 4",
                 "bfloat16 | int4 | config.json.torch_dtype: unsupported value 'int4'; allowed: bfloat16, float16, float32",
             })
-    void refusesWhatItCannotRun(String from, String to, String message) throws IOException {
+    void refusesUnsupportedModels(String from, String to, String message) throws IOException {
         editConfig(from, to);
         assertThatThrownBy(() -> Checkpoint.open(directory))
                 .isInstanceOf(ConfigException.class)

@@ -12,7 +12,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** What {@code --dtype auto} stands for. */
+/** The type that {@code --dtype auto} chooses. */
 @Isolated("sets a property of the system")
 class DTypeChoiceTest {
     @ParameterizedTest
@@ -37,7 +37,7 @@ class DTypeChoiceTest {
 
     @ParameterizedTest
     @EnumSource(names = {"F32", "BF16"})
-    void whatIsConfiguredIsTaken(DType configured) {
+    void theConfiguredTypeIsTaken(DType configured) {
         assertThat(DTypeChoice.here(Optional.of(configured), model(DType.F16), Quantization.NONE)
                         .dtype())
                 .isEqualTo(configured);

@@ -36,7 +36,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** The runner against a plain forward pass on random models, and its conduct: memory, hooks, bad input. */
-@Isolated("It measures what the process has in memory.")
+@Isolated("It measures the memory of the process.")
 class DecoderRunnerTest {
     @TempDir
     Path directory;

@@ -65,7 +65,7 @@ class DenseFamiliesTest {
                 "Glm4ForCausalLM | \"partial_rotary_factor\": 0.5, \"rope_parameters\": {\"partial_rotary_factor\": 0.75} | config.json.rope_parameters.partial_rotary_factor: is 0.75, but config.json.partial_rotary_factor is 0.5; both must be the same, or one be left out",
                 "Glm4ForCausalLM | \"rope_parameters\": {\"sliding_attention\": {}} | config.json.rope_parameters.sliding_attention: rotations that differ by layer are not supported",
             })
-    void refusesWhatItCannotRun(String family, String fields, String message) {
+    void refusesUnsupportedModels(String family, String fields, String message) {
         assertThatThrownBy(() -> config(family, fields))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(message);

@@ -37,8 +37,8 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /**
- * Each family computes what transformers computed in fp32 from the same small random checkpoint ({@code make_goldens.py} writes
- * them), however its tokens are cut into steps and blocks.
+ * Each family's results equal those of transformers in fp32 for the same small random checkpoint ({@code make_goldens.py} writes them),
+ * however its tokens are cut into steps and blocks.
  */
 class FamiliesTest {
     private static final int WHOLE = Integer.MAX_VALUE;
@@ -283,7 +283,7 @@ class FamiliesTest {
     }
 
     /**
-     * What two fp32 computations may differ by: a rounding for each term of the longest sums, which are over positions and over
+     * The tolerance between two fp32 computations: a rounding for each term of the longest sums, which are over positions and over
      * the feed-forward layer's width, relative to the greatest logit.
      */
     private static float resolution(ModelConfig config, Golden golden, float[] logits) {

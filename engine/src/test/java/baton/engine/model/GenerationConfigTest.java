@@ -126,7 +126,7 @@ class GenerationConfigTest {
                 "[] | {} | generation_config.json: must be a JSON object, is []",
                 "{} | {'min_p': []} | override_generation_config.min_p: must be a number, is []",
             })
-    void whatCannotBeUsed(String file, String overrides, String message) throws IOException {
+    void unusableFields(String file, String overrides, String message) throws IOException {
         write(directory, file);
         assertThatThrownBy(() -> open("auto", overrides))
                 .isInstanceOf(ConfigException.class)

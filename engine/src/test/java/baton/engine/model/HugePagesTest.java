@@ -43,7 +43,7 @@ class HugePagesTest {
 
     @ParameterizedTest
     @EnumSource
-    void whatTheSystemRefusesIsNamed(Source source) {
+    void refusalsOfTheSystemAreNamed(Source source) {
         try (Arena arena = Arena.ofShared()) {
             assertThatThrownBy(() -> source.allocate(arena, 1L << 50))
                     .isInstanceOf(IllegalStateException.class)

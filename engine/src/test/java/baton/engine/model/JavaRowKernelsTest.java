@@ -78,7 +78,7 @@ class JavaRowKernelsTest {
         }
     }
 
-    /** What one kind of work leaves in the arrays that they share is of no matter to another. */
+    /** Operations that share arrays do not see each other's leftovers. */
     @ParameterizedTest
     @EnumSource(names = {"BF16", "F32"})
     void normsOfAnyWidthAndRotationsTakeTurns(DType dtype) {
@@ -94,7 +94,7 @@ class JavaRowKernelsTest {
     }
 
     @Test
-    void whatFailsInOneThreadFailsTheWhole() {
+    void aFailureOfOneThreadFailsTheWhole() {
         try (Arena arena = Arena.ofShared();
                 Arena threads = Arena.ofShared()) {
             OmpTeam team = new OmpTeam(2, threads);
@@ -135,7 +135,7 @@ class JavaRowKernelsTest {
         }
     }
 
-    /** A tie goes to the even neighbour; NaN and infinity stay what they are. */
+    /** A tie is rounded to the even neighbour; NaN and infinity stay unchanged. */
     @Test
     void roundsToNearestEven() {
         try (Arena arena = Arena.ofShared();

@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Kernels are chosen by what the processor has, by the caps of the libraries, and by the user. */
+/** Kernels are chosen by the processor's features, by the caps of the libraries, and by the user. */
 class KernelChoiceTest {
     private static final Processor WITH_AMX =
             processor("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512_bf16", "amx_tile", "amx_bf16");
@@ -187,7 +187,7 @@ class KernelChoiceTest {
     }
 
     @Test
-    void whatTheProcessorLacksCannotBeForced() {
+    void missingFeaturesOfTheProcessorCannotBeForced() {
         assertThatThrownBy(() -> choose(WITH_AVX2, Map.of("BATON_KERNELS", "avx512"), DType.BF16, Quantization.NONE))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("BATON_KERNELS")

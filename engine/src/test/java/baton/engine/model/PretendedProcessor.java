@@ -33,7 +33,7 @@ public final class PretendedProcessor implements ExecutionCondition {
                     "does not apply: the processor has no more than AVX2, so that tests without the cap have run the same code");
         }
         if (missing.isEmpty()) {
-            return ConditionEvaluationResult.enabled("the processor has what the environment asks for");
+            return ConditionEvaluationResult.enabled("the processor has the features that the environment asks for");
         }
         return ConditionEvaluationResult.disabled(
                 "the processor lacks " + String.join(", ", missing) + ", which the environment has LibTorch use");

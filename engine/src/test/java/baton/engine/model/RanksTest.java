@@ -35,8 +35,8 @@ import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Ranks that share a model: what each has, and what becomes of all when one fails. */
-@Isolated("It measures what the process has in memory.")
+/** Ranks that share a model: the part of each, and the failure of one. */
+@Isolated("It measures the memory of the process.")
 class RanksTest {
     private static final int BLOCKS = 64;
 

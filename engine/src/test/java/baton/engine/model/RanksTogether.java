@@ -25,7 +25,7 @@ final class RanksTogether implements ModelRunner {
         ranks.runners().forEach(_ -> threads.add(Executors.newSingleThreadExecutor()));
     }
 
-    /** What each rank ended with: logits or what it threw. */
+    /** The result of each rank: logits or its exception. */
     List<Future<Logits>> forwardAll(List<SequenceSlice> slices, IntFunction<LayerHooks> hooks) {
         List<Future<Logits>> futures = new ArrayList<>();
         for (int i = 0; i < threads.size(); i++) {

@@ -17,7 +17,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Published models compute in fp32 what transformers computed from the same weights; {@code make_real_goldens.py} writes it. */
+/** Published models' results in fp32 equal those of transformers for the same weights; {@code make_real_goldens.py} writes these. */
 @Tag("real")
 class RealModelsTest {
     private static final float LOGITS = 1e-3f;

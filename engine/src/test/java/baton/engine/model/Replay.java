@@ -11,7 +11,7 @@ import java.util.Random;
 
 /**
  * Runs sequences through a model: each one's prompt in chunks, then the given continuation token by token, whatever the model
- * would have chosen. Keeps what it chose and, if asked to, every logit.
+ * would have chosen. Keeps the model's choices and, if asked to, every logit.
  */
 final class Replay {
     private final ModelRunner runner;

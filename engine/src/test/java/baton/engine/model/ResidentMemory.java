@@ -8,7 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 
-/** What this process has in memory, native and Java. */
+/** The memory of this process, native and Java. */
 public final class ResidentMemory {
     private static final int MOST_ROUNDS = 16;
     private static final int FLAT_ROUNDS = 2;
@@ -21,8 +21,8 @@ public final class ResidentMemory {
     }
 
     /**
-     * Fails if every round leaves something behind. The Java heap, compiled code and what is kept for new shapes grow now and then, so some rounds
-     * may: what is lost in each round shows in all of them.
+     * Fails if every round leaves something behind. The Java heap, compiled code and caches for new shapes grow now and then, so some
+     * rounds may grow: a leak shows in all of them.
      *
      * @param bytes fewer than a leak would leave in a round
      */

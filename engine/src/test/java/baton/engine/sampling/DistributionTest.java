@@ -258,7 +258,7 @@ class DistributionTest {
     }
 
     @Test
-    void topPCountsWhatTopKLeft() {
+    void topPCountsTheTokensThatTopKLeft() {
         // Of all: 0.4 0.3 0.2 0.1. Of the best two: 0.57 0.43, so 0.5 needs the first alone; of all it would need both.
         Distribution distribution = distribution(
                 (float) Math.log(0.4), (float) Math.log(0.3), (float) Math.log(0.2), (float) Math.log(0.1));

@@ -11,7 +11,7 @@ final class Randomness {
         return random.nextInt(bound);
     }
 
-    /** Logits of one of several kinds: smooth, full of ties, masked, and at the ends of what a float holds. */
+    /** Logits of one of several kinds: smooth, full of ties, masked, and at the ends of a float's range. */
     float[] logits(int size) {
         int kind = below(8);
         float[] logits = new float[size];

@@ -83,8 +83,8 @@ class SequenceSamplerTest {
     }
 
     /**
-     * What chi-square exceeds once in a million fair samples: Wilson and Hilferty's approximation with the normal quantile 4.753. The
-     * seeds are fixed, so a test that passes always passes; the bound says that passing was no luck and failing no accident.
+     * The value that chi-square exceeds once in a million fair samples: Wilson and Hilferty's approximation with the normal quantile 4.753.
+     * The seeds are fixed, so a test that passes always passes; the bound says that passing was no luck and failing no accident.
      */
     private static double chiSquareBound(int degreesOfFreedom) {
         double part = 2.0 / (9 * degreesOfFreedom);
@@ -175,7 +175,7 @@ class SequenceSamplerTest {
 
     /** A row of which no token can be chosen ends no other row's choice. */
     @Test
-    void severalThreadsChooseWhatOneChooses() {
+    void severalThreadsChooseTheSameAsOne() {
         int size = 30_000;
         int rows = 23;
         int impossible = 11;
@@ -221,7 +221,7 @@ class SequenceSamplerTest {
     }
 
     @Test
-    void greedyTakesWhatTheBatchComputed() {
+    void greedyTakesTheBatchsResult() {
         FakeLogits logits = FakeLogits.of(0, 3, 1, 3);
         Sequence sequence = sequence(SamplingParams.greedy(5), 4, 0);
         assertThat(sequence.next(logits, 0)).isEqualTo(new SequenceSampler.Sampled(1, Optional.empty()));
@@ -363,7 +363,7 @@ class SequenceSamplerTest {
         SamplingParams hot =
                 params().temperature(2).allowedTokenIds(Set.of(2, 4)).build();
         assertThat(draw(sequence(hot, 5, 0), logits, 500)).containsOnly(2, 4);
-        // A bias comes on top; what is not allowed stays out whatever its bias.
+        // A bias is added; tokens that are not allowed stay out whatever their bias.
         SamplingParams biased = params().temperature(0)
                 .allowedTokenIds(Set.of(2, 4))
                 .logitBias(Map.of(0, 100.0, 4, 50.0))
@@ -372,7 +372,7 @@ class SequenceSamplerTest {
     }
 
     @Test
-    void whatIsAllowedMustLeaveAChoice() {
+    void allowedTokensMustLeaveAChoice() {
         SamplingParamsBuilder params =
                 params().allowedTokenIds(Set.of(3, 4)).badWords(List.of(List.of(4), List.of(3, 3)));
         Sampler sampler = new Sampler(8, Set.of(3));
@@ -384,7 +384,7 @@ class SequenceSamplerTest {
     }
 
     @Test
-    void logprobsDoNotKnowOfWhatIsForbidden() {
+    void logprobsIgnoreForbiddenTokens() {
         SamplingParams params =
                 params().temperature(0).allowedTokenIds(Set.of(1)).logprobs(1).build();
         TokenLogprobs logprobs =

@@ -35,7 +35,7 @@ class StopMatcherTest {
         return text.codePoints().mapToObj(Character::toString).toList();
     }
 
-    /** Cuts after the characters whose bit is set. */
+    /** Cuts after the characters with a set bit. */
     private static List<String> split(String text, int bits) {
         List<String> pieces = new ArrayList<>();
         int start = 0;
@@ -96,7 +96,7 @@ class StopMatcherTest {
     }
 
     @Test
-    void holdsBackOnlyWhatCouldBeginAStopString() {
+    void holdsBackOnlyPossibleBeginningsOfAStopString() {
         StopMatcher matcher = new StopMatcher(List.of("\n\nUser:", "###"), false);
         assertThat(matcher.append("Hello\n", false)).isEqualTo(new Result("Hello", Optional.empty()));
         assertThat(matcher.append("world", false)).isEqualTo(new Result("\nworld", Optional.empty()));
@@ -107,7 +107,7 @@ class StopMatcherTest {
     }
 
     @Test
-    void givesOutWhatItHeldWhenTheTextEnds() {
+    void releasesHeldTextWhenTheTextEnds() {
         StopMatcher matcher = new StopMatcher(List.of("END"), false);
         assertThat(matcher.append("the EN", false).text()).isEqualTo("the ");
         assertThat(matcher.append("", true)).isEqualTo(new Result("EN", Optional.empty()));

@@ -49,13 +49,13 @@ final class InvariantChecker {
     private final Map<String, Long> loading = new HashMap<>();
 
     private final Map<String, Long> lent = new HashMap<>();
-    /** Until when blocks must be back that nobody can ask for. */
+    /** The deadline for the release of blocks without a reader. */
     private final Map<String, Long> withoutReader = new HashMap<>();
 
     private Optional<KvCache> connected = Optional.empty();
     /** The connector has thrown, as it was meant to, and will be closed. */
     private boolean thrown;
-    /** The first thing that was wrong. Thrown later too, as an engine survives what a connector throws. */
+    /** The first thing that was wrong. Thrown later too, as an engine survives a connector's exceptions. */
     private Optional<AssertionError> violation = Optional.empty();
 
     InvariantChecker(
@@ -100,7 +100,7 @@ final class InvariantChecker {
         }
     }
 
-    /** Nothing is known of requests any more. */
+    /** Drops the state of all requests. */
     private void forget() {
         tables.clear();
         known.clear();
@@ -109,7 +109,7 @@ final class InvariantChecker {
         withoutReader.clear();
     }
 
-    /** The answer of a request that has ended reaches nobody, and no reader knows of its blocks in another way. */
+    /** The answer of an ended request is lost, and no reader has its blocks' names otherwise. */
     void hasNoReader(String request, long longestNanos) {
         if (lent.containsKey(request)) {
             withoutReader.put(request, node.ticker().nanos() + longestNanos);
@@ -127,10 +127,10 @@ final class InvariantChecker {
 
     private void handedOut(String request, int block) {
         if (network.isRead(node.endpoint(), block * bytes(), bytes())) {
-            throw broken("block=" + block + " goes to request " + request + " while a peer reads it");
+            throw broken("block=" + block + " is given to request " + request + " while a peer reads it");
         }
         if (isWritten(block)) {
-            throw broken("block=" + block + " goes to request " + request + " while a load writes it");
+            throw broken("block=" + block + " is given to request " + request + " while a load writes it");
         }
     }
 
@@ -150,7 +150,8 @@ final class InvariantChecker {
         });
         withoutReader.forEach((request, until) -> {
             if (now > until) {
-                throw broken("request " + request + " lends its blocks to nobody since " + (now - until) + " ns");
+                throw broken(
+                        "request " + request + " keeps its blocks without a reader since " + (now - until) + " ns");
             }
         });
     }

@@ -28,7 +28,7 @@ final class NixlSimConnectors extends OneSidedSimConnectors {
     private double breaks;
     private final Set<SimNode.Pair> broken = new LinkedHashSet<>();
 
-    /** @param both whether some instances only write; else all do what each request says */
+    /** @param both whether some instances only write; else all follow each request */
     NixlSimConnectors(SimCluster.Site site, boolean both) {
         super(site);
         this.both = both;

@@ -44,7 +44,7 @@ abstract class OneSidedSimConnectors extends FaultyConnectors {
     /** Changes one thing in a reference; empty if another reference is to take its place. */
     abstract Optional<ObjectNode> tampered(ObjectNode reference);
 
-    /** Adds the address of a prefill instance to what a decode request knows before that has answered. */
+    /** Adds the address of a prefill instance to a decode request's reference before that instance has answered. */
     abstract void address(ObjectNode reference, String prefill, boolean wrong);
 
     @Override

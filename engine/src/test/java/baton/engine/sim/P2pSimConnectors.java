@@ -232,7 +232,7 @@ final class P2pSimConnectors extends FaultyConnectors {
                     || node.ticker().nanos() - end >= 0);
             Optional<Tensors> tensor = Optional.ofNullable(here.remove(key));
             if (closed || unwanted.contains(group(tensorId))) {
-                throw new P2pException(Fault.CANCELLED, "nobody wants it");
+                throw new P2pException(Fault.CANCELLED, "no request waits for it");
             }
             if (tensor.isEmpty()) {
                 throw new P2pException(isGone(from, life) ? Fault.PEER_GONE : Fault.DEADLINE, "simulated");

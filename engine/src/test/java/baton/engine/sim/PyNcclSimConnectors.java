@@ -35,9 +35,9 @@ import java.util.TreeMap;
 import java.util.function.BooleanSupplier;
 
 /**
- * PyNcclConnector over sessions in the simulated network: prefill instance {@code p1} has {@code d1} as its counterpart, and so
- * on; an instance without a counterpart never connects. Requests go to any pair of instances, so many lookups find no entry.
- * Faults: connections end, also between the tensors of an entry; peers connect late; entries are lost, late, or find no room; threads run late;
+ * PyNcclConnector over sessions in the simulated network: prefill instance {@code p1} has {@code d1} as its counterpart, and so on; an
+ * instance without a counterpart never connects. Requests are sent to any pair of instances, so many lookups find no entry. Faults:
+ * connections end, also between the tensors of an entry; peers connect late; entries are lost, late, or find no room; threads run late;
  * instances die and come back.
  */
 final class PyNcclSimConnectors extends FaultyConnectors {

@@ -48,7 +48,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /*
- * A world is drawn from its seed: instances, their sizes and settings, what goes wrong, and the clients. It then goes from event to
+ * A world is drawn from its seed: instances, their sizes and settings, the faults, and the clients. It then goes from event to
  * event under its own clock: an instance steps, a message arrives, a client asks or leaves, an instance dies and comes back,
  * changes its role or drains, so that its streams continue elsewhere.
  *
@@ -59,8 +59,8 @@ import org.jspecify.annotations.Nullable;
  *   no transfer has taken longer than it may.
  *
  * At the end every request has ended, every whole answer is the oracle's and every part of one its beginning, and no instance
- * has a block in use. A request may end with an error only where the world has a reason for it. Then nothing goes wrong any more, and
- * those between whom connections broke hand prompts over to each other as if nothing had happened.
+ * has a block in use. A request may end with an error only where the world has a reason for it. Then the faults end, and instances between
+ * which connections broke hand prompts over to each other as if nothing had happened.
  */
 
 /** A cluster of instances with their clients, from one seed, in one thread. */
@@ -73,7 +73,7 @@ final class SimCluster implements AutoCloseable {
     /** Tokens that no cache has all of, and that are few enough to be computed one by one within a connector's deadlines. */
     private static final int PROBE_LENGTH = 14;
 
-    /** Begins the names of what went wrong by intent. */
+    /** The prefix of the names of injected faults. */
     static final String FAULT = "fault: ";
 
     /** {@code kv_transfer_params} of a prefill request. */
@@ -81,7 +81,7 @@ final class SimCluster implements AutoCloseable {
 
     private static final String EXTERNAL_HITS = "external hits";
 
-    /** What a world was made of and what happened in it, by name. */
+    /** The counts of a world's parts and events, by name. */
     private final Map<String, Long> happened = new TreeMap<>();
 
     private record Event(long nanos, long order, Runnable action) {}
@@ -387,7 +387,7 @@ final class SimCluster implements AutoCloseable {
             return fails;
         }
 
-        /** Whether it exchanges caches with nobody, until it begins a new life. */
+        /** Whether it has no connector, until it begins a new life. */
         private boolean isWithoutConnector() {
             return current().checker().hasThrown();
         }
@@ -445,7 +445,7 @@ final class SimCluster implements AutoCloseable {
             if (now != null) {
                 count(FAULT + "answer lost", leg.over ? 1 : 0);
                 now.core().abort(leg.id);
-                // The other leg of two that are asked at once knows of the blocks.
+                // The other leg of two that are asked at once has the blocks' names.
                 connectors
                         .longestWithoutReader()
                         .filter(_ -> leg.awaited)
@@ -679,7 +679,7 @@ final class SimCluster implements AutoCloseable {
             send(new Leg(this, first, splits ? Arrays.copyOf(prompt, random.nextInt(1, blocks) * blockSize) : prompt));
         }
 
-        /** A decode leg that has output is to go on at another instance, which takes over what this one has computed. */
+        /** A decode leg that has output continues at another instance, which takes over this one's computed blocks. */
         private void move(Leg from) {
             if (from == leg && !from.over && !from.moves && from.maxTokens == maxTokens && !from.output.isEmpty()) {
                 count("streams moved", 1);
@@ -845,7 +845,7 @@ final class SimCluster implements AutoCloseable {
         }
     }
 
-    /** Hands a prompt that nobody has seen over from one instance to another, where nothing goes wrong. */
+    /** Hands a new prompt over from one instance to another, without faults. */
     private final class Probe extends Client {
         private final Instance first;
         private final Instance second;

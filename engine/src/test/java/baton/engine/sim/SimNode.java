@@ -28,7 +28,7 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
             return Map.of();
         }
 
-        /** What becomes of an answer's {@code kv_transfer_params} on the way to the next instance. */
+        /** An answer's {@code kv_transfer_params} as they arrive at the next instance. */
         default Optional<JsonFields> passOn(Optional<JsonFields> params) {
             return params;
         }
@@ -44,20 +44,20 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
         }
 
         /**
-         * From now on nothing goes wrong any more.
+         * Ends the faults.
          *
-         * @return between whom connections have broken before; they hand requests over to each other all the same
+         * @return pairs with connections that have broken before; they hand requests over to each other all the same
          */
         default Set<Pair> calm() {
             return Set.of();
         }
 
-        /** The id of a request's both legs, if both need to know of each other from the start. */
+        /** The common id of both legs of a request, if they need one from the start. */
         default Optional<String> pairId(String prefill, String decode, int number) {
             return Optional.empty();
         }
 
-        /** What a decode request may be told of the prefill instance before that has answered, to be sent at the same time. */
+        /** The parameters of a decode request that is sent before the prefill instance has answered. */
         default Optional<JsonFields> atOnce(String prefill) {
             return Optional.empty();
         }

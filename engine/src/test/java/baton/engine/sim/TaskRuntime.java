@@ -71,7 +71,7 @@ final class TaskRuntime implements ConnectorRuntime {
             }
 
             public void close() {
-                // What runs beside the steps ends by itself, soon, with what it begins.
+                // Tasks beside the steps end by themselves, soon, with the tasks that they begin.
                 while (!tasks.isEmpty()) {
                     tasks.removeFirst().action().run();
                 }

@@ -11,7 +11,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** What a template gets; each expectation is vLLM 0.32's. */
+/** The variables of a template; each expectation is vLLM 0.32's. */
 class ConversationTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 

@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
 
-/** Texts to encode: several scripts, emoji, control characters, white space, and what looks like a special token. The same ones always. */
+/** Texts to encode: several scripts, emoji, control characters, white space, and texts of special tokens. The same ones always. */
 final class RealTexts {
     private static final int COUNT = 10_000;
 

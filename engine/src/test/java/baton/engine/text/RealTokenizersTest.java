@@ -25,8 +25,8 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /**
- * Token ids, decoded texts and chat prompts of published models are those of transformers, whose digests {@code make_real_goldens.py} writes.
- * {@code -Dtests.texts=FILE} writes the texts for it.
+ * Token ids, decoded texts and chat prompts of published models equal those of transformers; {@code make_real_goldens.py} writes their
+ * digests. {@code -Dtests.texts=FILE} writes the texts for it.
  */
 @Tag("real")
 class RealTokenizersTest {

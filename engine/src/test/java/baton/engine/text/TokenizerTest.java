@@ -115,7 +115,7 @@ class TokenizerTest {
         }
     }
 
-    /** What each known pattern does with these, and what normal form C joins, must not depend on where the text is cut. */
+    /** The results of each known pattern, and of normal form C, do not depend on where the text is cut. */
     @Test
     void aTextInPiecesHasTheTokensOfTheWhole() throws IOException {
         List<String> parts = List.of(
@@ -269,7 +269,7 @@ class TokenizerTest {
     }
 
     @Test
-    void whatBecomesShorterBeforeItIsEncodedCountsAsShort() throws IOException {
+    void textThatNormalizationShortensCountsAsShort() throws IOException {
         Files.writeString(dir.resolve("tokenizer.json"), altered(root -> {
             root.putObject("normalizer").put("type", "NFC");
             ((ObjectNode) root.at("/added_tokens/1"))
@@ -523,7 +523,7 @@ class TokenizerTest {
                 .hasMessageStartingWith(file + ": cannot be read");
     }
 
-    /** In a JVM of its own whose environment says nothing about tracking. */
+    /** Runs in a JVM of its own, without variables about tracking in its environment. */
     @Test
     void libraryIsKeptOffline() throws Exception {
         ProcessBuilder builder = new ProcessBuilder(

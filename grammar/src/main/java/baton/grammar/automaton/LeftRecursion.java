@@ -32,10 +32,10 @@ final class LeftRecursion {
     private record Continuation(Node.Reference from, Node.Reference to) {}
 
     private final Consumer<Node> add;
-    /** By the numbers of nodes: 0 before the visit, {@link Integer#MAX_VALUE} after that of the circle. */
+    /** The order of nodes by their numbers: 0 before the visit, {@link Integer#MAX_VALUE} after that of the circle. */
     private int[] order;
 
-    /** By the numbers of nodes: the longest chain of nodes that begin with each other, from each; 0 before its visit ends. */
+    /** The longest chain, from each node, of nodes that begin with each other, by their numbers; 0 before the node's visit ends. */
     private int[] longest;
 
     private final Deque<Node> open = new ArrayDeque<>();

@@ -19,7 +19,7 @@ public final class TokenGrammar {
     private static final long MOST_BYTES = 64L << 20;
     private static final long MOST_WORK = 4_000_000;
 
-    /** Of more upper parts than these the masks are not found one by one. */
+    /** The limit of upper parts for which masks are found one by one. */
     private static final int MOST_PARTS = 8;
 
     private final Grammar grammar;

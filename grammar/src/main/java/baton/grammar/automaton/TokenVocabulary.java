@@ -38,7 +38,7 @@ public final class TokenVocabulary {
 
     final int deepest;
 
-    /** By the description of the repeated expression, the last ones that were used. */
+    /** The tokens of the last used loops, by the description of the repeated expression. */
     @GuardedBy("itself")
     private final Map<String, Optional<LoopTokens>> loops = new LinkedHashMap<>(16, 0.75f, true) {
         @Override

@@ -18,7 +18,7 @@ final class UnicodeProperties {
         static final Map<Character.UnicodeScript, CharSet> ALL = grouped(Character.UnicodeScript::of);
     }
 
-    /** By short and long names, as ECMA-262 has them. */
+    /** The categories by short and long names, as in ECMA-262. */
     private static final Map<String, CharSet> CATEGORIES = categories();
 
     /** Made with the first one, as they take time. */

@@ -38,7 +38,7 @@ final class NumberAutomaton {
 
     private static final int MOST_STATES = 10_000;
 
-    /** So many characters at positions with one comparison or remainder are a step of the translation. */
+    /** The number of characters, at positions with one comparison or remainder, that count as one step of the translation. */
     private static final int CHARACTERS_OF_STEP = 12;
 
     /** The state of a comparison that holds whatever comes. No state of a division is equal to it. */
@@ -359,7 +359,7 @@ final class NumberAutomaton {
         return from.next(Phase.FRACTION, Math.min(from.count + 1, fractionDigits), states);
     }
 
-    /** At the letter of an exponent, {@code count} is of the digits of the fraction. */
+    /** The position at the letter of an exponent; its {@code count} is of the digits of the fraction. */
     private @Nullable Position exponent(Position from, char character) {
         if (character != 'e' && character != 'E' || !from.isNormal || !hasExponents) {
             return null;

@@ -27,7 +27,7 @@ record NumberShape(
         Optional<BigDecimal> multiple,
         Set<BigDecimal> notMultiples)
         implements Shape<NumberShape>, NumberShapeBuilder.With {
-    /** So many multiples are enumerated at most. */
+    /** The limit of enumerated multiples. */
     private static final BigDecimal FEW = BigDecimal.valueOf(64);
 
     static final NumberShape ALL =

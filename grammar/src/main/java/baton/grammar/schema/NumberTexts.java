@@ -18,7 +18,7 @@ final class NumberTexts {
     /** Zeros at the end of a fraction. */
     private static final int MOST_ZEROS = 20;
 
-    /** From this exponent on, one of a few numbers may be written with it. */
+    /** The first exponent with which one of a few numbers may be written. */
     private static final int FIRST_EXPONENT = 3;
 
     private static final Expression DIGIT = new Expression.Chars(CharSet.range('0', '9'));

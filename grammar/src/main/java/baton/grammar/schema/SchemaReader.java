@@ -102,7 +102,7 @@ final class SchemaReader {
         return all;
     }
 
-    /** A schema as a condition. One that is a reference and nothing else is the same condition as what it refers to. */
+    /** A schema as a condition. A schema that is only a reference is the same condition as the schema that it refers to. */
     private Conjunction condition(SchemaNode schema) {
         SchemaNode of = schema;
         for (int i = 0;

@@ -16,7 +16,7 @@ final class Work {
     /** Steps of all intersections and complements of strings. */
     private static final long MOST_PRODUCTS = 300_000;
 
-    /** Steps by which each schema enlarges what all may take. */
+    /** Steps by which each schema enlarges the limit of all. */
     private static final int STEPS_OF_SCHEMA = 300;
 
     private static final int PRODUCTS_OF_SCHEMA = 1_000;
@@ -43,7 +43,7 @@ final class Work {
         return known;
     }
 
-    /** Enlarges what is left by what one more schema may take. */
+    /** Enlarges the remaining steps by those of one more schema. */
     void allowSchema() {
         left += STEPS_OF_SCHEMA;
         leftOfProducts += PRODUCTS_OF_SCHEMA;
