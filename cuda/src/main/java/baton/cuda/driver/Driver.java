@@ -12,7 +12,7 @@ import java.lang.foreign.MemorySegment;
  * <p>Each method throws {@link CudaException} if the driver reports an error.
  */
 public interface Driver {
-    /** Of a device that Baton's kernels run on, as in {@link DeviceInfo#capability}. */
+    /** The least capability of a device for Baton's kernels, as in {@link DeviceInfo#capability}. */
     int LEAST_CAPABILITY = 80;
 
     /** The version of CUDA that the driver speaks, as {@code cuDriverGetVersion} writes it: 1000 * major + 10 * minor. */
@@ -108,7 +108,7 @@ public interface Driver {
      */
     void launch(long context, long function, LaunchShape shape, long stream, long... arguments);
 
-    /** From here on what is enqueued on the stream goes into a graph and is not executed. */
+    /** Begins a capture: work enqueued on the stream from here on is recorded in a graph and not executed. */
     void beginCapture(long context, long stream);
 
     /** The graph since {@link #beginCapture}, ready to be launched. */

@@ -145,9 +145,9 @@ public final class Gpu implements AutoCloseable {
         }
 
         /**
-         * Makes a graph of what is enqueued.
+         * Makes a graph of enqueued work.
          *
-         * @param work enqueues on this stream, and is not executed
+         * @param work enqueues on this stream; the enqueued work is not executed
          */
         public Graph capture(Runnable work) {
             gpu.driver.beginCapture(gpu.context, handle);

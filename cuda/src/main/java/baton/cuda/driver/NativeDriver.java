@@ -31,7 +31,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
             + " (`docker run --gpus all`, `nvidia.com/gpu` in Kubernetes), or name libcuda.so.1 by the environment variable "
             + VARIABLE;
 
-    /** Of CUDA, as {@link #version} writes it: the first that compiles PTX 8.0. */
+    /** The least version of CUDA, as {@link #version} writes it: the first that compiles PTX 8.0. */
     static final int LEAST_VERSION = 12_000;
 
     private static final List<String> FILES = List.of("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1");
@@ -48,7 +48,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private static final int MAX_DYNAMIC_SHARED_BYTES = 8;
 
     private static final int HOST_MEMORY_PORTABLE = 1;
-    /** Of {@code CUmemorytype}. */
+    /** A value of {@code CUmemorytype}. */
     private static final int HOST = 1;
 
     private static final int DEVICE = 2;
@@ -81,7 +81,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private final Entry deviceGetAttribute = entry("cuDeviceGetAttribute", POINTER, INT, INT);
     private final Entry primaryCtxRetain = entry("cuDevicePrimaryCtxRetain", POINTER, INT);
     private final Entry primaryCtxRelease = entry("cuDevicePrimaryCtxRelease_v2", INT);
-    /** It stores a pointer for the calling thread, so a call of it need not let the garbage collector run. */
+    /** The function stores a pointer for the calling thread, so a call need not let the garbage collector run. */
     private final Entry ctxSetCurrent = new Entry(
             "cuCtxSetCurrent",
             function("cuCtxSetCurrent", FunctionDescriptor.of(INT, LONG), Linker.Option.critical(false)));
@@ -136,7 +136,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
 
     /** The driver, or the reason for which Baton cannot use one. */
     public sealed interface Search {
-        /** It is loaded and has a device. */
+        /** The driver is loaded and has a device. */
         record Found(Driver driver) implements Search {}
 
         /** @param why one line, without {@link #REMEDY} */
@@ -166,7 +166,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
         }
     }
 
-    /** Of CUDA, as people write it: 12.4. */
+    /** A version of CUDA in the usual form: 12.4. */
     public static String versionText(int version) {
         return "%d.%d".formatted(version / 1000, version % 1000 / 10);
     }

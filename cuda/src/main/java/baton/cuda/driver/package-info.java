@@ -1,4 +1,4 @@
-/** NVIDIA's driver, or a simulated one behind the same interface, and the objects that own what it allocates. */
+/** NVIDIA's driver, or a simulated one behind the same interface, and the objects that own its allocations. */
 @NullMarked
 package baton.cuda.driver;
 

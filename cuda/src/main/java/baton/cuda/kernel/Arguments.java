@@ -6,7 +6,7 @@ import java.util.stream.LongStream;
 final class Arguments {
     private final LongStream.Builder values = LongStream.builder();
 
-    /** Of 64 bits or 32. */
+    /** Adds an argument of 64 or 32 bits. */
     Arguments add(long value) {
         values.add(value);
         return this;
@@ -16,7 +16,7 @@ final class Arguments {
         return add(Functions.argument((float) value));
     }
 
-    /** Those of a {@link View}. */
+    /** Adds the arguments of a {@link View}. */
     Arguments add(DeviceRows rows) {
         int bytes = rows.type().bytes();
         return add(rows.address()).add(rows.rowStride() * bytes).add(rows.headStride() * bytes);

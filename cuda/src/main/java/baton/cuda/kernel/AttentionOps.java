@@ -24,7 +24,7 @@ public final class AttentionOps implements AutoCloseable {
     /** DeviceRows of sequences that are computed row by row. */
     static final int FEW_ROWS = 4;
 
-    /** Of what blocks of threads leave for the kernel that puts their pieces together, where each computes one. */
+    /** The limit of the partial results that blocks of threads leave for the kernel that combines them. */
     private static final long MOST_PARTIAL_BYTES = 128 << 20;
 
     private final Gpu gpu;

@@ -111,7 +111,7 @@ final class DigestKernel {
         return k.wide(word);
     }
 
-    /** As of {@link Sum61}: of numbers below 2^61, below 2^62. */
+    /** The product of numbers below 2^61, as in {@link Sum61}; it is below 2^62. */
     private U64 product(U64 a, U64 b) {
         U64 low = k.mul(a, b);
         U64 high = k.newU64();

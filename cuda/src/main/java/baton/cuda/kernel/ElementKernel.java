@@ -29,12 +29,12 @@ record ElementKernel(
         F32 of(PtxAssembler k, F32[] inputs, F32[] scalars);
     }
 
-    /** Of rows in their order. */
+    /** A kernel of rows in their order. */
     static ElementKernel of(String function, List<DType> inputs, DType output, int scalars, Function computes) {
         return new ElementKernel(function, inputs, output, false, scalars, computes);
     }
 
-    /** With aligned rows and without. */
+    /** The kernels with aligned rows and without. */
     List<PtxKernel> kernels() {
         return List.of(kernel(ELEMENTS), kernel(1));
     }

@@ -23,7 +23,7 @@ final class ExpertRouting implements AutoCloseable {
     private static final int THREADS = 128;
     private static final int WARP = PtxAssembler.WARP;
 
-    /** As on the CPU: added to the sum of shares that others are divided by. */
+    /** The addend to the sum of shares that shares are divided by, as on the CPU. */
     private static final float LEAST_SUM = 1e-20f;
 
     private static final F32 LOWEST = f32(Double.NEGATIVE_INFINITY);
@@ -89,7 +89,7 @@ final class ExpertRouting implements AutoCloseable {
         private final Routing routing;
         private final U32 lane = k.lane();
 
-        /** Of each of the lane's experts: which of them there are. */
+        /** Whether each of the lane's experts exists. */
         private final Pred[] isExpert;
 
         private final U32[] indices;
@@ -150,7 +150,7 @@ final class ExpertRouting implements AutoCloseable {
             return numbers;
         }
 
-        /** As {@code ExpertLayers}: replaces logits by exponentials, and returns their sum. If one is not a number, none is. */
+        /** Replaces logits by exponentials, as {@code ExpertLayers} does, and returns their sum. If one is not a number, none is. */
         private F32 exponentials(F32[] numbers) {
             F32 largest = k.acrossLanes(Arrays.stream(numbers).reduce(k::max).orElseThrow(), WARP, k::max);
             F32 sum = f32(0);

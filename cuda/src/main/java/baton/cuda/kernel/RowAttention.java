@@ -55,7 +55,7 @@ final class RowAttention {
     /** The queries that a block computes. */
     private record Work(Sequence sequence, U32 row, U32 position, U32 first) {}
 
-    /** Of an element: the largest score so far, the sum of weights, and the sum of values. */
+    /** The state of an element: the largest score so far, the sum of weights, and the sum of values. */
     private record State(F32 largest, F32 sum, F32 values) {}
 
     /** Shared memory. */

@@ -122,7 +122,7 @@ public record RowOps(Functions functions) {
         return k.mul(x, k.sigmoid(k.mul(cubic, f32(GELU_SLOPE))));
     }
 
-    /** Not by {@code min}, which makes a number of NaN. */
+    /** Limits a number, without {@code min}, which makes a number of NaN. */
     private static F32 atMost(PtxAssembler k, F32 x, float limit) {
         return k.select(k.test(x, Is.GT, f32(limit)), f32(limit), x);
     }

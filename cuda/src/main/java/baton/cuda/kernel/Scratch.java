@@ -6,8 +6,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Memory for what one kernel leaves to the next one of the same stream. It grows, and what was smaller is freed at the end only, because a captured
- * graph may use it. Used by one stream at a time.
+ * Memory for results of one kernel that the next one of the same stream reads. It grows, and smaller memory is freed at the end only,
+ * because a captured graph may use it. Used by one stream at a time.
  */
 final class Scratch implements AutoCloseable {
     private final Gpu gpu;

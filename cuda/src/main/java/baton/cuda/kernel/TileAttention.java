@@ -29,7 +29,7 @@ import java.util.function.Consumer;
 final class TileAttention {
     static final int FEW_QUERIES = 64;
 
-    /** For batches that fill the device: as many queries use a copy of the entries in shared memory. */
+    /** The queries that share a copy of the entries in shared memory, for batches that fill the device. */
     static final int MANY_QUERIES = 128;
 
     private static final int WARP = PtxAssembler.WARP;
@@ -51,7 +51,7 @@ final class TileAttention {
     private final AttentionInputs code;
     private final AttentionShape shape;
 
-    /** Of 16 bits, in which products are computed. */
+    /** The type of 16 bits in which products are computed. */
     private final DType type;
 
     private final int queries;

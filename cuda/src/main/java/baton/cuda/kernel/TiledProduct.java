@@ -126,7 +126,7 @@ record TiledProduct(ProductOperands.Of of, DType type, int outputWarps, int rowW
             U32 left = k.variable(stepsOfSegment);
             k.loop(u32(0), steps, u32(1), _ -> {
                 k.waitForCopies(STAGES - 2);
-                // The copies of all threads are there, and all have multiplied what the next copies overwrite.
+                // The copies of all threads are there, and all have multiplied the data that the next copies overwrite.
                 k.barrier();
                 copy.run();
                 U32 a = k.add(outputPlace, stage);

@@ -27,7 +27,7 @@ final class Activations implements AutoCloseable {
     final DeviceRows queries;
     final DeviceRows attended;
 
-    /** Of a piece: the inputs of products. */
+    /** The inputs of products, of a piece of the rows. */
     final DeviceRows normed;
 
     final DeviceRows projected;
@@ -37,7 +37,7 @@ final class Activations implements AutoCloseable {
     final DeviceRows activated;
     final DeviceRows sum;
 
-    /** Of experts. */
+    /** The activations of experts. */
     final DeviceRows router;
 
     final long chosen;
@@ -53,7 +53,7 @@ final class Activations implements AutoCloseable {
     /** The results of the expert of all tokens. */
     final DeviceRows shared;
 
-    /** Of latent attention: queries, before their heads are multiplied with keys. */
+    /** The queries of latent attention, before their heads are multiplied with keys. */
     final DeviceRows latentQueries;
     /** The products of its heads. */
     final DeviceRows ofHeads;

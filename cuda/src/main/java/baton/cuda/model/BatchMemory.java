@@ -11,7 +11,7 @@ final class BatchMemory {
     private final Gpu.Pinned host;
     private final Gpu.Buffer device;
 
-    /** Of the last batch. */
+    /** The fence of the last batch. */
     private KvFence used = KvFence.PASSED;
 
     private BatchMemory(Gpu gpu, long bytes) {
@@ -44,7 +44,7 @@ final class BatchMemory {
         stream.copyToDevice(device.address(), host.memory().asSlice(0, count * Long.BYTES));
     }
 
-    /** It is another batch's once the fence is passed. Of a batch that fails there is no fence, and it is another's at once. */
+    /** Releases the memory to another batch once the fence is passed. A failed batch has no fence and releases it at once. */
     void usedUntil(KvFence fence) {
         used = fence;
     }

@@ -27,7 +27,7 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
     /** Bytes of a copy: a launch counts pieces of fewer than 4 GiB. */
     private static final long LONGEST = 1L << 30;
 
-    /** Of so few ranges each is a copy of the driver's; of more, all are one launch. */
+    /** Up to so many ranges are copies of the driver each; more are one launch. */
     private static final int FEW_RANGES = 3;
 
     private static final int EXPORTED_BYTES = UUID_BYTES + 3 * Long.BYTES + HANDLE_BYTES;

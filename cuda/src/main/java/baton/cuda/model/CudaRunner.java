@@ -118,7 +118,7 @@ final class CudaRunner implements ModelRunner {
         }
     }
 
-    /** Of zeros, with one block more than the cache has, see {@link StepInputs}. */
+    /** A pool of zeros, with one block more than the cache has, see {@link StepInputs}. */
     private KvCache pool(ModelOptions options, GpuKernels kernels, Owned owned) {
         KvGroups groups = config.kvGroups(options.hybrid());
         KvLayout layout = config.kvLayout(groups, options.blockSize(), options.cacheDtype());

@@ -6,7 +6,7 @@ import java.util.List;
 
 /** Memory of a device that is freed together. Small allocations share one of the driver's. Used by one thread. */
 final class DeviceAllocations implements AutoCloseable {
-    /** Of addresses: what vector loads and asynchronous copies need, and a whole sector more. */
+    /** The alignment of addresses: enough for vector loads, asynchronous copies and whole sectors. */
     private static final long ALIGNMENT = 256;
 
     private static final long TOGETHER_BYTES = 8L << 20;
@@ -20,7 +20,7 @@ final class DeviceAllocations implements AutoCloseable {
         this.gpu = gpu;
     }
 
-    /** With any content. */
+    /** Allocates memory with undefined content. */
     long allocate(long wanted) {
         long size = aligned(Math.max(1, wanted));
         if (size > TOGETHER_BYTES / 2) {

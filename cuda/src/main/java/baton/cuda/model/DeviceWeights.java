@@ -44,7 +44,7 @@ record DeviceWeights(
             Optional<Experts> experts,
             Optional<LatentHeads> latentHeads) {}
 
-    /** Of latent attention, a matrix for each head. The addresses of weights are those of tables of addresses. */
+    /** The weights of latent attention, a matrix for each head. The addresses of weights are those of tables of addresses. */
     record LatentHeads(Weight keys, Weight values) {}
 
     /**

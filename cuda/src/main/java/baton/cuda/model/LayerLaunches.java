@@ -399,7 +399,7 @@ final class LayerLaunches {
         }
     }
 
-    /** As inputs of products. */
+    /** Normalises rows to inputs of products. */
     private DeviceRows norm(Optional<DeviceNorm> norm, DeviceRows x, Activations memory) {
         DeviceRows normed = memory.normed.rows(0, x.rows());
         norm.ifPresentOrElse(

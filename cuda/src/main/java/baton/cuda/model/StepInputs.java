@@ -154,7 +154,7 @@ final class StepInputs implements AutoCloseable {
                 rows, few, wantedRows.length, spans.size(), tails.size(), longest, padded ? paddedContext : context);
     }
 
-    /** Of rows of padding the first is saved, and all attend to its entries. */
+    /** The slot of a row. The first row of padding is saved, and all such rows attend to its entries. */
     private long slot(Batch batch, int group, int row) {
         if (row > batch.tokens()) {
             return CacheOps.NO_SLOT;
@@ -314,7 +314,7 @@ final class StepInputs implements AutoCloseable {
         return device.address() + sequences + (long) group(layer) * step.sequences() * SEQUENCE_BYTES;
     }
 
-    /** Of the last layer. */
+    /** The address of the last layer's numbers. */
     long tail() {
         return device.address() + tail;
     }

@@ -2,7 +2,7 @@ package baton.cuda.ptx;
 
 /** An operand of an instruction: a register of a thread, or a constant. The type is that of Java, so that the compiler checks operands. */
 public sealed interface Operand {
-    /** As PTX writes it. */
+    /** The operand as PTX writes it. */
     String text();
 
     /** Memory that is addressed by this type, if it is an address: global memory by 64 bits, shared memory by 32. */

@@ -88,7 +88,7 @@ public final class PtxAssembler extends PtxInstructions {
         return loaded;
     }
 
-    /** Of global memory that no kernel writes at the same time, such as weights. */
+    /** Loads from global memory that no kernel writes at the same time, such as weights. */
     public U32[] loadConstants(int count, U64 address, int offset) {
         U32[] loaded = newU32s(count);
         write(
@@ -254,7 +254,7 @@ public final class PtxAssembler extends PtxInstructions {
         }
     }
 
-    /** As many numbers as 32 bits have, the first one in the lowest bits, rounded as {@link #store} does. */
+    /** Packs as many numbers as 32 bits have, the first one in the lowest bits, rounded as {@link #store} does. */
     public U32 pack(DType type, F32... values) {
         return switch (type) {
             case F32 -> bits(values[0]);

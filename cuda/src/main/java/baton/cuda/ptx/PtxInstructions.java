@@ -8,8 +8,8 @@ import java.util.Arrays;
 import java.util.function.BinaryOperator;
 
 /**
- * The instructions of a kernel that use registers alone. Each method emits instructions and returns the register that has their result. Variables, which
- * change, are made by {@code variable} and changed by {@code set} and by what says so.
+ * The instructions of a kernel that use registers alone. Each method emits instructions and returns the register that has their result.
+ * Variables, which change, are made by {@code variable} and changed by {@code set} and by methods that name it.
  *
  * <p>Instructions that have no method are written by {@link #write}.
  *
@@ -331,7 +331,9 @@ abstract class PtxInstructions extends PtxWriter {
         return result("ex2.approx.f32", newF32(), a);
     }
 
-    /** To about 2 units in the last place, for large {@code a} to as many as its product with the logarithm has bits before the point. */
+    /**
+     * e^a, to about 2 units in the last place; for large {@code a} to as many as its product with the logarithm has bits before the point.
+     */
     public F32 exp(F32 a) {
         return exp2(mul(a, f32(LOG2_E)));
     }
@@ -341,7 +343,7 @@ abstract class PtxInstructions extends PtxWriter {
         return div(f32(1), add(exp(neg(a)), f32(1)));
     }
 
-    /** By {@link #exp}: exact to 1e-6 of 1, not of small results. */
+    /** Computed by {@link #exp}: exact to 1e-6 of 1, not of small results. */
     public F32 tanh(F32 a) {
         return sub(f32(1), div(f32(2), add(exp(add(a, a)), f32(1))));
     }

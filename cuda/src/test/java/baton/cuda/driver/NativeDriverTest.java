@@ -183,7 +183,7 @@ class NativeDriverTest {
     }
 
     @Test
-    void aGraphIsWhatWasCaptured() throws Exception {
+    void aGraphHasTheCapturedWork() throws Exception {
         try (Gpu gpu = gpu();
                 Gpu.Stream stream = gpu.stream()) {
             library.log();

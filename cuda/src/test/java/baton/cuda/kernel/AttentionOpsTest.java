@@ -76,7 +76,7 @@ class AttentionOpsTest {
         }
     }
 
-    /** A pool and queries, and what is computed of them. */
+    /** A pool and queries, and the results for them. */
     private static final class Case implements AutoCloseable {
         final TestDevice device = new TestDevice();
         final Arena arena = Arena.ofShared();
@@ -353,10 +353,10 @@ class AttentionOpsTest {
         };
     }
 
-    /** Blocks have what an earlier request left in them, and those before a window are replaced. */
+    /** Blocks have the content of an earlier request, and those before a window are replaced. */
     @ParameterizedTest
     @CsvSource({"BF16, 1, 300", "BF16, 40, 90", "F32, 7, 90"})
-    void whatIsNotAttendedToIsNotUsedEvenIfItIsNoNumber(DType computed, int rows, int start) {
+    void entriesOutsideTheWindowAreNotUsedEvenIfTheyAreNoNumbers(DType computed, int rows, int start) {
         Shape shape = new Shape(computed, computed, 4, 2, 32, 16);
         int reach = 40;
         try (Case attention = new Case(shape, new Scores(reach, 0, false), List.of(new Sequence(rows, start)))) {

@@ -21,7 +21,7 @@ class StoredNumbersTest {
     private static final int COUNT = 4096;
     private static final int THREADS = 128;
 
-    /** Stores numbers in a type, and what is loaded of them in fp32. */
+    /** Stores numbers in a type, and the numbers loaded from these in fp32. */
     private static PtxKernel kernel(DType type, int together) {
         PtxAssembler k = new PtxAssembler("store" + together, THREADS);
         U64 from = k.parameterU64("from");

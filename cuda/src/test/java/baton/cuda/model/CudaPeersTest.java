@@ -48,14 +48,14 @@ class CudaPeersTest {
         try (Gpu gpu = new Gpu(driver, 0);
                 GpuKernels kernels = new GpuKernels(gpu, DType.F32);
                 Gpu.Buffer mine = gpu.allocate(BYTES);
-                Gpu.Buffer theirs = gpu.allocate(BYTES);
+                Gpu.Buffer remote = gpu.allocate(BYTES);
                 CudaPeers here = new CudaPeers(mine, kernels.copies(), Ticker.system());
-                CudaPeers there = new CudaPeers(theirs, kernels.copies(), Ticker.system())) {
+                CudaPeers there = new CudaPeers(remote, kernels.copies(), Ticker.system())) {
             byte[] numbers = new byte[BYTES];
             for (int i = 0; i < BYTES; i++) {
                 numbers[i] = (byte) (i * 31 % 251);
             }
-            write(theirs, numbers);
+            write(remote, numbers);
             byte[] exported = there.exported();
             assertThat(exported.length).isLessThanOrEqualTo(DevicePeers.MOST_EXPORTED_BYTES);
             // Two of the copies are one.

@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Kernels that do what a device does not notice, and the findings about them. */
+/** Kernels with errors that a device does not report, and the findings about them. */
 class ChecksTest {
     /** Runs a kernel with 256 bytes of written memory as {@code a} and 256 bytes of new memory as {@code b}. */
     private static void run(String body, int threads, int blocks) {
@@ -148,7 +148,7 @@ class ChecksTest {
 
     @ParameterizedTest
     @CsvSource({"0", "2"})
-    void blocksThatReadWhatAnotherWrites(int neighbour) {
+    void blocksThatReadAnotherBlocksWrites(int neighbour) {
         String text = Bench.kernel("""
                 mov.u32 %%r2, %%ctaid.x;
                 add.u32 %%r2, %%r2, 1;

@@ -6,7 +6,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.IntBinaryOperator;
 
-/** Makes what is executed of the text of a kernel. */
+/** Makes executable instructions of the text of a kernel. */
 final class Decoder {
     static final int ALWAYS = Operands.ALWAYS;
 

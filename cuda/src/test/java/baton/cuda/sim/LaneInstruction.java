@@ -53,7 +53,7 @@ record LaneInstruction(LaneLoop loop, String result, List<String> operands) {
             }
         }
 
-        /** {@code name.type}, whose operands and result have this type. */
+        /** {@code name.type}, with operands and a result of this type. */
         void words(String name, String type, int operands, LaneFunction.Words function) {
             add(name + "." + type, type, (type + " ").repeat(operands).trim(), function);
         }

@@ -8,7 +8,7 @@ import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** The registers of a kernel, and what operands of its instructions name: rows of registers, and of constants behind them. */
+/** The registers of a kernel, and the operands of its instructions: rows of registers, and of constants behind them. */
 final class Operands {
     /** The predicate that always holds. */
     static final int ALWAYS = 0;

@@ -227,7 +227,7 @@ class SimulatedDriverTest {
     }
 
     @Test
-    void saysWhatIsNotReleased() {
+    void namesObjectsThatAreNotReleased() {
         SimulatedDriver driver;
         try (Bench bench = new Bench();
                 Gpu.Buffer buffer = bench.buffer(1, 2);

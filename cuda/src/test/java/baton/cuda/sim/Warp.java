@@ -125,9 +125,9 @@ final class Warp {
         atBarrier = false;
     }
 
-    private void add(int at, int who) {
+    private void add(int at, int lane) {
         waitingAt[waiting] = at;
-        waitingLanes[waiting++] = who;
+        waitingLanes[waiting++] = lane;
         nextWaitingAt = Math.min(nextWaitingAt, at);
     }
 
