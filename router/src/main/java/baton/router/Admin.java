@@ -34,7 +34,7 @@ import tools.jackson.databind.node.ObjectNode;
 record Admin(Vertx vertx, Optional<String> adminKey, Membership membership, RouterContext.Roles roles) {
     private static final String PATH = "/v1/instances/";
     private static final int POLL_MILLIS = 50;
-    /** Of {@code drain}. */
+    /** The limit of {@code drain}'s wait. */
     private static final int MOST_WAIT_SECONDS = 3600;
 
     private static final JsonMapper MAPPER = JsonMapper.builder().build();

@@ -21,7 +21,7 @@ interface Answer {
     /** Calls once there is room again. */
     void whenDrained(Runnable drained);
 
-    /** Calls if nobody takes the answer any more; may do so after its end, too. */
+    /** Calls {@code left} when the client has left; may do so after the answer's end, too. */
     void whenLeft(Runnable left);
 
     void write(Buffer bytes);
@@ -31,7 +31,7 @@ interface Answer {
     /** Breaks off. */
     void reset();
 
-    /** To a client. */
+    /** An answer to a client. */
     static Answer to(HttpServerResponse client) {
         return new Answer() {
             @Override

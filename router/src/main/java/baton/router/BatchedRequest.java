@@ -13,10 +13,10 @@ final class BatchedRequest {
     /** Prompts that are served at once. */
     static final int AT_ONCE = 64;
 
-    /** Of the bodies of those. */
+    /** The limit of the bodies of requests that are served at once. */
     private static final long MOST_BYTES = 16 << 20;
 
-    /** Of the bodies of all, each of which has all other fields of the request. */
+    /** The limit of the bodies of all together; each has all other fields of the request. */
     private static final long MOST_BYTES_OF_ALL = 256 << 20;
 
     /** All fields but the prompt. */

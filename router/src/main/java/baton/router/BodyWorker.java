@@ -6,7 +6,7 @@ import java.util.concurrent.Callable;
 
 /** Runs work on bodies: at once for small ones, on a worker thread for large ones, which would hold the event loop for too long. */
 record BodyWorker(Vertx vertx) {
-    /** In bytes; about a tenth of a millisecond of parsing. */
+    /** The bytes of a large body: about a tenth of a millisecond of parsing. */
     static final int LARGE = 64 << 10;
 
     /**

@@ -23,7 +23,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Reads files at intervals, and tells when what is in them has changed. Files that cannot be read or used change nothing, are
+ * Reads files at intervals, and reports changes of their content. Files that cannot be read or used change nothing, are
  * logged, and are tried again at the next look.
  */
 final class FollowedFiles implements AutoCloseable {
@@ -52,11 +52,11 @@ final class FollowedFiles implements AutoCloseable {
     private final WorkerExecutor worker;
     private final AtomicBoolean looking = new AtomicBoolean();
     private final long timer;
-    /** Of the worker's one thread, after the constructor. */
+    /** Owned by the worker's one thread, after the constructor. */
     private List<byte[]> last;
 
     /**
-     * @param what the files are, for the log
+     * @param what names the files in the log
      * @param used their contents that are in use already
      */
     FollowedFiles(
@@ -115,7 +115,7 @@ final class FollowedFiles implements AutoCloseable {
             Thread.currentThread().interrupt();
         } catch (IOException | ConfigException | ExecutionException | TimeoutException e) {
             metrics.count(RouterMetric.FOLLOWED_FILES, what, "refused");
-            failures.event(more -> log.warn("{}: {}; what was read before stays in use{}", what, e.toString(), more));
+            failures.event(more -> log.warn("{}: {}; the earlier content stays in use{}", what, e.toString(), more));
         }
     }
 

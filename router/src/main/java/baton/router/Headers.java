@@ -32,13 +32,13 @@ final class Headers {
     /** Asks a decode instance for the token ids of a stream beside its text, in comments. */
     static final String TOKEN_IDS = "X-Baton-Token-Ids";
 
-    /** In a prefill leg to the decode instance that a stream leaves, which may be stopping. */
+    /** The header of a prefill leg to the decode instance that a stream leaves, which may be stopping. */
     static final String MOVE = "X-Baton-Move";
 
-    /** In a prefill leg: the share of the prompt that the instance is to compute, from its first token on. Others than Baton's compute all of it. */
+    /** The header of a prefill leg with the share of the prompt to compute, from its first token on. Other servers compute all of it. */
     static final String PROMPT_SHARE = "X-Baton-Prompt-Share";
 
-    /** Of an instance that sends token ids: a JSON object that goes into the continuation of the stream as it is. */
+    /** The header of an instance that sends token ids: a JSON object that is copied into the continuation of the stream. */
     static final String STREAM = "X-Baton-Stream";
 
     /** Why the decode instance computed the prompt itself. */

@@ -36,7 +36,7 @@ record KeysFile(Path path, List<byte[]> contents, ClientGate gate) {
         return ClientKeys.parse(new String(contents.getFirst(), StandardCharsets.UTF_8));
     }
 
-    /** Keeps to what the file says from now on. */
+    /** Follows the file's changes from now on. */
     FollowedFiles follow(Vertx vertx, RouterMetrics metrics, Ticker ticker) {
         return new FollowedFiles(
                 vertx,

@@ -25,8 +25,8 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What the router tells about itself: instances, requests, why each went where it did, and a page that shows all that. Answers have ids,
- * addresses and times, nothing of prompts and answers.
+ * The router's reports about itself: instances, requests with the reasons of their routing, and a page that shows all that. Answers have
+ * ids, addresses and times, nothing of prompts and answers.
  *
  * @param running requests in flight
  */

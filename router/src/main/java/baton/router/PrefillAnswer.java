@@ -59,7 +59,7 @@ sealed interface PrefillAnswer {
     }
 
     /**
-     * The first event of a stream, with what others have beside their choices.
+     * The first event of a stream, with the other events' fields beside their choices.
      *
      * @throws ConfigException if an event is no JSON, or the last is missing
      */

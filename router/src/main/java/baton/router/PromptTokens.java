@@ -33,9 +33,9 @@ import tools.jackson.core.json.JsonFactory;
 import tools.jackson.databind.json.JsonMapper;
 
 /**
- * The tokens of prompts, for the blocks that instances say they hold: those that are in the request, else those that an instance answers at {@code
- * /tokenize}. A request does not wait longer than {@link #DEADLINE} for that; without tokens it is routed by what instances were sent before.
- * Any event loop.
+ * The tokens of prompts, to look up in the blocks of instances: those that are in the request, else those that an instance answers at
+ * {@code /tokenize}. A request does not wait longer than {@link #DEADLINE} for that; without tokens it is routed by the prompts sent to
+ * instances before. Any event loop.
  */
 final class PromptTokens {
     static final Duration DEADLINE = Duration.ofMillis(500);

@@ -42,7 +42,7 @@ final class RequestBodyReader {
         this.body = new ReceivedBody((int) Math.min(declaredLength(request), INITIAL_BODY));
     }
 
-    /** In bytes; the largest number if {@code Content-Length} is malformed. */
+    /** The declared length in bytes; the largest number if {@code Content-Length} is malformed. */
     static long declaredLength(HttpServerRequest request) {
         String length = request.getHeader(HttpHeaders.CONTENT_LENGTH);
         try {

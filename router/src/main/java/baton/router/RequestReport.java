@@ -33,7 +33,7 @@ final class RequestReport {
     private Optional<PrefillWay> way = Optional.empty();
 
     private long lastEvent;
-    /** In prefill legs. */
+    /** The time in prefill legs. */
     private long prefillNanos;
 
     private Optional<LocalPrefillReason> local = Optional.empty();
@@ -79,7 +79,7 @@ final class RequestReport {
         trace.prefilledLocally(forecast.isEmpty() ? reason.words() : reason.words() + ": " + forecast);
     }
 
-    /** Times are told to this from now on, and not to the one before. */
+    /** Times are reported to this from now on, and no longer to the one before. */
     void measure(LatencyMeasurement by) {
         measurement.ended();
         measurement = by;
@@ -90,7 +90,7 @@ final class RequestReport {
         return local;
     }
 
-    /** What happens to the request, for its explanation. */
+    /** The events of the request, for its explanation. */
     RequestTrace trace() {
         return trace;
     }

@@ -34,8 +34,8 @@ import java.util.Set;
  * @param limits deadlines and sizes
  * @param registry where instances register themselves; empty if registration is off
  * @param policy how instances are chosen, and which prompts a decode instance computes itself
- * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: with them a client makes instances
- *     connect to hosts of its choice, and may replace the prompt
+ * @param trustClientKvParams whether a client's own {@code kv_transfer_params} are passed to the instances: with them a client makes
+ *     instances connect to hosts of its choice, and may replace the prompt
  * @param sources of instances that come and go
  * @param security keys of clients
  */
@@ -125,12 +125,12 @@ public record RouterConfig(
     }
 
     /**
-     * Where instances come from that are not given at the start and do not register.
+     * Sources of instances that are not given at the start and do not register.
      *
      * @param discovery files and names that are followed
      * @param adminKey lets operators add, drain and remove instances over HTTP; empty if they cannot
      * @param roles how instances change their roles
-     * @param ownKey {@code Authorization: Bearer} of what the router itself asks instances; empty for that of requests without one
+     * @param ownKey {@code Authorization: Bearer} of the router's own requests to instances; empty for that of requests without one
      */
     public record Sources(
             Discovery.Settings discovery, Optional<String> adminKey, RoleSettings roles, Optional<String> ownKey) {
@@ -188,7 +188,7 @@ public record RouterConfig(
         WebGuard _ = webGuard(host, security);
     }
 
-    /** The key of what the router itself asks instances. */
+    /** The key of the router's own requests to instances. */
     Optional<String> ownKey() {
         return sources.ownKey().or(() -> apiKey);
     }

@@ -60,10 +60,10 @@ record RouterContext(
             Optional<StreamBalance> balance) {}
 
     /**
-     * Where requests go.
+     * The parts that choose instances for requests.
      *
      * @param probe health of the instances; to be closed
-     * @param tokens of prompts; empty where nobody needs them
+     * @param tokens of prompts; empty where no policy needs them
      */
     record Routing(
             HandoffFlow flow,
@@ -76,7 +76,7 @@ record RouterContext(
      * Requests under way.
      *
      * @param running how many
-     * @param bodies the memory of their bodies; a request gives back what its body took when it ends
+     * @param bodies the memory of their bodies; a request releases its part when it ends
      */
     record InFlight(AtomicInteger running, BodyMemory bodies, BodyWorker worker) {}
 
@@ -101,7 +101,7 @@ record RouterContext(
     /** @param gate lets requests with keys enter; empty if clients need none */
     record Guards(Optional<ClientGate> gate, RouterTls tls) {}
 
-    /** Makes what is not given.  */
+    /** Makes the parts that are not given.  */
     static RouterContext create(
             Vertx vertx,
             RouterConfig config,

@@ -22,7 +22,7 @@ import java.util.function.Function;
  * @param client towards instances at {@code https://}
  */
 record RouterTls(Optional<ServerSSLOptions> server, ClientSSLOptions client, List<Loaded> loaded) {
-    /** Files, what was in them, and what becomes of other contents. */
+    /** Files, their contents, and the application of other contents. */
     record Loaded(TlsFiles files, List<byte[]> contents, Application application) {}
 
     /** Puts contents to use, where the verticles are. */

@@ -87,7 +87,7 @@ final class RouterVerticle extends VerticleBase {
     /** Written before the port is listened on, and then not any more. */
     private volatile @Nullable HttpServer server;
 
-    /** Of the event loop. */
+    /** The idle connections of the event loop. */
     private @Nullable IdleConnections connections;
 
     private volatile @Nullable KeptConnections client;
@@ -119,8 +119,8 @@ final class RouterVerticle extends VerticleBase {
     @Override
     public Future<?> start() {
         RouterConfig.Limits limits = config.limits();
-        // A pool with room for all requests in flight never queues: a queue would hide an overload and keep requests
-        // whose clients have left.
+        // A pool with room for all requests in flight never queues: a queue would hide an overload and keep requests of
+        // clients that have left.
         PoolOptions pool = new PoolOptions()
                 .setHttp1MaxSize(limits.maxInFlight())
                 .setMaxWaitQueueSize(0)
@@ -313,7 +313,7 @@ final class RouterVerticle extends VerticleBase {
         reject(request, 401, "AuthenticationError", reason);
     }
 
-    /** Answers about the router: all with the admin key, or where clients need no key; with a client's key what concerns it. */
+    /** Answers about the router: all with the admin key, or where clients need no key; with a client's key the requests of that key. */
     private void observe(String path, HttpServerRequest request) {
         Optional<ClientGate> gate = shared.guards().gate();
         if (gate.isEmpty() || observation.isPage(path) || admin.hasKey(request)) {

@@ -7,14 +7,14 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What protects the router and its instances from clients and from the network. All files are followed.
+ * The protection of the router and its instances from clients and from the network. All files are followed.
  *
  * @param clientKeys file with the keys of clients, see {@link baton.router.access.ClientKeys}; empty if clients need none
  * @param tls of the router's port; empty for plain HTTP
  * @param instances authorities of the certificates of instances at {@code https://}, empty for those of the Java platform; and the
  *     certificate and key that the router presents there
  * @param mediaUrls whether messages may have media at URLs, which the instances fetch, and not only inline
- * @param allowedOrigins whose web pages may use the router, besides its own: see {@link baton.kv.WebGuard#of}
+ * @param allowedOrigins of web pages that may use the router, besides its own: see {@link baton.kv.WebGuard#of}
  */
 public record Security(
         Optional<Path> clientKeys,

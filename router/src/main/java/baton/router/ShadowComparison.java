@@ -19,7 +19,7 @@ record ShadowComparison(Verdict verdict, int equalCharacters, double margin) {
         DIFFERENT,
         /** The second answer did not come, or cannot be read. */
         FAILED,
-        /** As many as may run at once were running, the instance leaves, or the answer was too long. */
+        /** The limit of running comparisons was reached, the instance leaves, or the answer was too long. */
         SKIPPED
     }
 
@@ -72,7 +72,7 @@ record ShadowComparison(Verdict verdict, int equalCharacters, double margin) {
         return text.toString();
     }
 
-    /** Of the token after so many characters. */
+    /** The margin of the token after {@code characters} characters. */
     private static double margin(JsonNode logprobs, int characters) {
         boolean chat = logprobs.has("content");
         JsonNode tokens = logprobs.path(chat ? "content" : "tokens");

@@ -19,7 +19,7 @@ import org.slf4j.LoggerFactory;
 final class ShadowRequest {
     private static final Logger log = LoggerFactory.getLogger(ShadowRequest.class);
 
-    /** Of an answer to a client, in bytes. The second one has log probabilities as well. */
+    /** The longest answer to a client, in bytes. The second answer has log probabilities as well. */
     private static final int LONGEST_ANSWER = 256 << 10;
 
     private static final int LONGEST_SECOND = 8 << 20;

@@ -22,7 +22,7 @@ final class ShadowRequests {
     private static final Logger log = LoggerFactory.getLogger(ShadowRequests.class);
 
     private static final int AT_ONCE = 4;
-    /** Of a request's body, in bytes. */
+    /** The longest body of a request, in bytes. */
     private static final int LONGEST_BODY = 1 << 20;
     /** Comparisons between two lines of the log about times. */
     private static final int REPORTED_EACH = 100;

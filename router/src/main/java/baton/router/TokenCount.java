@@ -11,7 +11,7 @@ import java.util.regex.Pattern;
  * for it, one for each event, and the prompt as a prefill instance counted it or as a token for each 4 bytes. Confined to the request's event loop.
  */
 final class TokenCount {
-    /** Enough for {@code usage}, which comes last, and what may follow it. */
+    /** Enough for {@code usage}, which comes last, and the end of the stream behind it. */
     private static final int TAIL = 2048;
 
     private static final int BYTES_PER_TOKEN = 4;

@@ -67,7 +67,7 @@ final class TokenFields implements StreamPosition {
     private int before;
 
     private boolean isContinued;
-    /** Whether the instance that continues has said what its prompt is. */
+    /** Whether the continuing instance has confirmed its prompt. */
     private boolean isConfirmed;
 
     private Optional<String> refusal = Optional.empty();

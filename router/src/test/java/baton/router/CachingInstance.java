@@ -99,7 +99,7 @@ final class CachingInstance implements AutoCloseable {
                         .toArray();
     }
 
-    /** Finds what is cached of a prompt, and caches the rest. */
+    /** Finds the cached part of a prompt, and caches the rest. */
     private synchronized void compute(int[] tokens) {
         promptTokens.addAndGet(tokens.length);
         List<KvEvent> events = new ArrayList<>();

@@ -282,7 +282,7 @@ class ClientKeysTest {
         decode.behaviour = FakeInstance.json(
                 200, "{\"choices\":[{\"text\":\"x\"}],\"usage\":{\"prompt_tokens\":60,\"total_tokens\":70}}");
         assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
-        // 30 are left; what the answer takes is known at its end.
+        // 30 are left; the answer's tokens are known at its end.
         assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
         HttpResponse<String> limited = post(router, "key-a");
         assertThat(limited.statusCode()).isEqualTo(429);

@@ -23,7 +23,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Instances that close a connection just as its next request arrives, as one does whose connections may be idle for a short time only. */
+/** Instances that close a connection just as its next request arrives, as an instance with a short idle timeout does. */
 @Timeout(300)
 class ClosedConnectionsTest {
     private static final int REQUESTS = 1500;

@@ -32,7 +32,7 @@ final class FakeInstance implements AutoCloseable {
 
     final List<Received> received = new CopyOnWriteArrayList<>();
 
-    /** Requests whose connection was closed before their answer had ended. */
+    /** Requests with a connection that was closed before their answer had ended. */
     final AtomicInteger aborted = new AtomicInteger();
 
     final AtomicInteger connections = new AtomicInteger();

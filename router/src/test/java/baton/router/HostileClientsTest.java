@@ -181,7 +181,7 @@ class HostileClientsTest {
         assertThat(decode.only().headers()).noneMatch(header -> header.getKey().matches("(?i)origin|sec-fetch-site"));
     }
 
-    /** What a header may not have is not sent on, and does not stop the request. */
+    /** Characters that a header may not have are not sent on, and do not stop the request. */
     @ParameterizedTest
     @ValueSource(strings = {"\u0001", "\u007f", "\u00e9", "a\tb"})
     void headersWithOddBytesAreAnswered(String value) throws Exception {

@@ -95,7 +95,10 @@ class KvEventRoutingTest {
         fixture.awaitMetric(router, "baton:router_kv_event_blocks", blocks);
     }
 
-    /** Conversations of many users with one system prompt, of which several run at once: at least 0.95 of what a single cache would find is found. */
+    /**
+     * Conversations of many users with one system prompt, of which several run at once: at least 0.95 of the hits of a single cache are
+     * hits.
+     */
     @Test
     void conversationsFindTheirBlocks() throws Exception {
         long seed = Long.getLong("tests.seed", 1);
@@ -145,7 +148,7 @@ class KvEventRoutingTest {
     }
 
     @Test
-    void aRouterThatIsStartedAnewLearnsWhatInstancesHold() throws Exception {
+    void aRestartedRouterReadsTheInstancesBlocks() throws Exception {
         instances(3, 1000);
         Router first = router();
         Random random = new Random(1);
@@ -193,7 +196,7 @@ class KvEventRoutingTest {
     }
 
     @Test
-    void whatAnInstanceHeldBeforeItsRestartIsForgotten() throws Exception {
+    void blocksFromBeforeARestartAreForgotten() throws Exception {
         instances(2, 1000);
         Router router = router();
         int[] prompt = random(new Random(2), new int[0], 160);
@@ -206,7 +209,7 @@ class KvEventRoutingTest {
         holder.restart();
         awaitBlocks(router, 0);
         fixture.awaitMetric(router, "baton:router_kv_event_publishers", 2);
-        // And what it holds from now on is known.
+        // Its later blocks are known.
         String next = prefill(fixture.post(router, body(prompt)));
         awaitBlocks(router, 10);
         assertThat(prefill(fixture.post(router, body(prompt)))).isEqualTo(next);

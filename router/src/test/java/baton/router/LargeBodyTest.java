@@ -117,7 +117,7 @@ class LargeBodyTest {
 
             assertThat(answer.statusCode()).as(answer.body()).isEqualTo(401);
             answered.countDown();
-            // The rest of what the router had written, then the end of the connection.
+            // The rest of the router's bytes, then the end of the connection.
             assertThat(RouterFixture.result(unread)).isLessThan(15 << 20);
         }
     }
@@ -139,7 +139,7 @@ class LargeBodyTest {
                     .write(("HTTP/1.1 " + (probe ? "200 OK" : "401 Unauthorized") + "\r\ncontent-length: 2\r\n\r\n{}")
                             .getBytes(StandardCharsets.US_ASCII));
             if (!probe) {
-                // What sockets buffer is far less than the body.
+                // Sockets buffer far less than the body.
                 assertThat(answered.await(60, TimeUnit.SECONDS)).isTrue();
                 long bytes = 0;
                 byte[] some = new byte[64 << 10];

@@ -26,7 +26,7 @@ class LearntGoalsTest {
     @AutoClose
     private final RouterFixture fixture = new RouterFixture();
 
-    /** Of the router. What instances take passes on it only, however busy the machine is. */
+    /** The clock of the router. The instances' times pass on it only, however busy the machine is. */
     private final VirtualTicker ticker = new VirtualTicker();
 
     private final FakeInstance prefill = fixture.instance();

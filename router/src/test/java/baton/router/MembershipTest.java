@@ -224,7 +224,7 @@ class MembershipTest {
         awaitUp(router, "decode", 1);
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         FakeInstance other = fixture.instance();
-        // What cannot be read changes nothing.
+        // An unreadable file changes nothing.
         for (String bad : List.of("", "{\"prefill\": \"x\"}", "{\"prefill\": [\"x\"]}", "{\"decodes\": []}")) {
             write(file, bad);
         }

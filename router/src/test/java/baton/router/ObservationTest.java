@@ -22,7 +22,7 @@ import org.junit.jupiter.api.io.TempDir;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** What a router tells about its requests and instances, and its page. */
+/** A router's reports about its requests and instances, and its page. */
 @Timeout(300)
 class ObservationTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();

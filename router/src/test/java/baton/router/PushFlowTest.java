@@ -104,7 +104,7 @@ class PushFlowTest {
         return fixture.metric(router, "baton:router_asked_ahead_total{result=\"" + result + "\"}");
     }
 
-    /** The body of the decode leg of a request whose prefill leg has no answer yet; the request is then answered. */
+    /** The body of the decode leg of a request, sent before its prefill leg was answered; the request is then answered. */
     private String sentAtOnce(Router router) throws Exception {
         return sentAtOnce(router, BODY);
     }
@@ -259,7 +259,7 @@ class PushFlowTest {
         assertThat(prefill.asked).isEmpty();
     }
 
-    /** As of servers without the path: queried once, their address is learnt from their first answer to a request. */
+    /** As with servers without the path: they are queried once, and their address is taken from their first answer to a request. */
     @ParameterizedTest
     @ValueSource(
             strings = {"404 {\"detail\":\"Not Found\"}", "405 ", "501 ", "200 {\"kv_transfer_params\":null}", "200 {}"})
@@ -350,7 +350,7 @@ class PushFlowTest {
         assertLearntFromTheFirstAnswer(router);
         Await.until("the question is given up", RouterFixture.SOON, () -> asked(router, "failed") > 0);
         Await.until("its connection is closed", RouterFixture.SOON, open::closed);
-        // An address learnt from a request does not stop the queries.
+        // An address from an answer to a request does not stop the queries.
         prefill.ahead = tells("engine-2");
         Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > 0);
         assertThat(sentAtOnce(router)).contains("engine-2");

@@ -50,7 +50,7 @@ final class RawClient implements AutoCloseable {
         return read.toString(StandardCharsets.UTF_8);
     }
 
-    /** What one read of the socket brings; nothing may have been left by another method. */
+    /** The bytes of one read of the socket; no other method may have left some. */
     String readOnce() throws IOException {
         byte[] buffer = new byte[1 << 16];
         int n = socket.getInputStream().read(buffer);

@@ -114,7 +114,7 @@ class RenderedPromptTest {
         assertThat(decode.only().body()).contains("\"remote_port\":2");
     }
 
-    /** A prefill instance that does not answer with the ids: what can be compared is how many there are. */
+    /** A prefill instance that does not answer with the ids: only their number can be compared. */
     @ParameterizedTest
     @CsvSource({"160, 138, false, 1", "160, 138, true, 1", "138, 138, false, 0", "138, 138, true, 0"})
     void otherNumbersOfTokensAreCounted(int prefilled, int decoded, boolean streamed, int counted) throws Exception {

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.Timeout;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Instances that change their role while the router runs, by what they answer in the new one. */
+/** Instances that change their role while the router runs, by their answers in the new one. */
 @Timeout(300)
 class RoleSwitchTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();

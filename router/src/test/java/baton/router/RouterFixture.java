@@ -162,7 +162,7 @@ final class RouterFixture implements AutoCloseable {
         awaitMetric(router, "baton:router_requests_running", 0);
     }
 
-    /** The next of what comes. */
+    /** Takes the next element. */
     static <T> T take(BlockingQueue<T> coming) throws InterruptedException {
         return Objects.requireNonNull(coming.poll(SOON.toSeconds(), TimeUnit.SECONDS), "nothing came");
     }

@@ -26,7 +26,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Routers whose requests return to them, and the limit of requests per instance. */
+/** Routers with requests that return to them, and the limit of requests per instance. */
 @Timeout(300)
 class RoutingLoopTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";

@@ -22,7 +22,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Traces of requests: what goes to the instances, and what to a collector. */
+/** Traces of requests: the headers for instances, and the spans for a collector. */
 @Timeout(300)
 class TracingTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();

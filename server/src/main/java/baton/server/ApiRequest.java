@@ -16,7 +16,7 @@ import java.util.regex.Pattern;
  * prompt: sequence {@code s} of prompt {@code p} is choice {@code p * n + s}. If the engine makes more sequences than
  * requested ({@code best_of}), those with the greatest mean log probability are shown.
  *
- * @param api whose response shapes apply
+ * @param api the API with the response shapes that apply
  * @param model the model's name in the request
  * @param prompts one or more, for chat exactly one
  * @param sampling for each prompt; its {@code n} is the number of sequences the engine makes

@@ -13,7 +13,7 @@ enum EngineMetric {
     WAITING_BY_REASON(
             GAUGE,
             "vllm:num_requests_waiting_by_reason",
-            "Waiting requests by what they wait for: capacity, or (deferred) KV from elsewhere",
+            "Waiting requests by reason: capacity, or (deferred) KV from elsewhere",
             "reason"),
     CACHE_USAGE(GAUGE, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1"),
     BLOCKS_USED(GAUGE, "baton:kv_blocks_used", "KV blocks held by requests"),

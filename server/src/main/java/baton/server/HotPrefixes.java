@@ -15,8 +15,8 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * How often the beginnings of prompts came, in blocks of {@value #BLOCK} tokens, so that other instances can take the hottest ones over before this one ends.
- * What was used last stays; older uses count half after each {@value #HALVING} prompts. Confined to the event loop.
+ * How often the beginnings of prompts came, in blocks of {@value #BLOCK} tokens, so that other instances can take the hottest ones over
+ * before this one ends. The last used ones stay; older uses count half after each {@value #HALVING} prompts. Confined to the event loop.
  */
 final class HotPrefixes {
     static final String PATH = "/v1/hot_prefixes";
@@ -175,7 +175,7 @@ final class HotPrefixes {
         HostAndPort named = request.authority();
         if (!hasKey && !isOfThisHost(request.remoteAddress().hostAddress(), named == null ? "" : named.host())) {
             throw ApiException.forbidden(
-                    "prompts are told to this host only, as the server has no --api-key that others would need");
+                    "prompts are sent to this host only, as the server has no --api-key that others would need");
         }
         String given = Optional.ofNullable(request.getParam("tokens")).orElse("");
         if (!given.matches("[1-9][0-9]{0,6}")) {

@@ -160,7 +160,7 @@ final class RequestExplanation {
             text.append(", in %d attempts".formatted(load.attempts()));
         }
         if (load.failures() > 0) {
-            text.append("; %d of them failed, and what lacked was computed here".formatted(load.failures()));
+            text.append("; %d of them failed, and missing tokens were computed here".formatted(load.failures()));
         }
         text.append(". ");
     }

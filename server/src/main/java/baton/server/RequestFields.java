@@ -77,8 +77,8 @@ final class RequestFields {
     }
 
     /**
-     * {@code kv_transfer_params}. Without them, what SGLang's routers send in their place: {@code bootstrap_room} of both legs, with the
-     * address of the prefill instance's bootstrap server.
+     * {@code kv_transfer_params}. Without them, the fields that SGLang's routers send in their place: {@code bootstrap_room} of both legs,
+     * with the address of the prefill instance's bootstrap server.
      */
     static Optional<JsonFields> kvTransferParams(JsonFields fields) {
         fields.value(BOOTSTRAP_ROOM)

@@ -108,7 +108,7 @@ record SamplingReader(ServerConfig config, Engine engine, Prompts prompts, Optio
                 });
     }
 
-    /** Whether the request is a prefill leg, which computes what the decode leg lacks. */
+    /** Whether the request is a prefill leg, which computes the tokens that the decode leg lacks. */
     static boolean isPrefillLeg(JsonFields fields) {
         return fields.object("kv_transfer_params")
                 .flatMap(params -> params.value("do_remote_decode"))

@@ -41,7 +41,7 @@ import org.slf4j.LoggerFactory;
  * @param trustRequestChatTemplate whether requests may have a {@code chat_template}
  * @param kvPromptTokenIds whether {@code kv_transfer_params.prompt_token_ids} replaces the prompt
  * @param accessLog takes a line for each ended request, on the event loop
- * @param unloggedPaths paths whose successful requests have no line, such as polled ones
+ * @param unloggedPaths paths without a line for successful requests, such as polled ones
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
  *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
  * @param cacheHitThreshold of requests that have none: the share of a prompt, 0 to 1, that caches must hold
@@ -95,7 +95,7 @@ public record ServerConfig(
         Require.port("port", port);
         Require.port("grpc_port", grpcPort.orElse(0));
         if (apiKey.isPresent() && apiKey.get().isBlank()) {
-            throw new ConfigException("api_key", "is blank; leave it out to serve everyone");
+            throw new ConfigException("api_key", "is blank; leave it out to serve every client");
         }
         Require.positive("max_body_bytes", maxBodyBytes);
         Require.positive("max_pending_bytes", maxPendingBytes);

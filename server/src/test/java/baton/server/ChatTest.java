@@ -131,7 +131,7 @@ class ChatTest {
         }
     }
 
-    /** What templates get beside messages; each expectation is vLLM 0.32's. */
+    /** The variables of templates beside messages; each expectation is vLLM 0.32's. */
     @ParameterizedTest
     @CsvSource(delimiter = '|', quoteCharacter = '`', textBlock = """
             {{ reasoning_effort }} {{ enable_thinking }}      | "reasoning_effort":"none"                                  | none False

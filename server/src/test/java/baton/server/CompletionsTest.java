@@ -109,7 +109,7 @@ class CompletionsTest {
         }
     }
 
-    /** A prefill leg computes what caches lack. */
+    /** A prefill leg computes the tokens that caches lack. */
     @Test
     void theCacheHitThresholdIsTheRequestsElseTheServersButOfAPrefillLeg() throws Exception {
         try (ServerFixture strict = new ServerFixture(config -> config.cacheHitThreshold(0.25))) {

@@ -146,7 +146,7 @@ class EndpointsTest {
     }
 
     @Test
-    void hotPrefixesAreToldToThisHost() throws Exception {
+    void hotPrefixesAreSentToThisHost() throws Exception {
         fixture.engine.answers("a");
         String prompt = "[" + "7,".repeat(39) + "7]";
         fixture.post("/v1/completions", "{\"prompt\": " + prompt + ", \"max_tokens\": 1, \"cache_salt\": \"s\"}");

@@ -118,7 +118,7 @@ class HostileRequestsTest {
         assertThat(head(request)).matches("(?s)HTTP/1.[01] 200 .*");
     }
 
-    /** What {@code fetch}, a form and {@code sendBeacon} send without asking the server. */
+    /** The requests that {@code fetch}, a form and {@code sendBeacon} send without asking the server. */
     @ParameterizedTest
     @CsvSource({
         "Origin: https://evil.example, 403",
@@ -144,7 +144,7 @@ class HostileRequestsTest {
         }
     }
 
-    /** A page whose name resolves to this host is of the same origin to its browser. */
+    /** A page with a name that resolves to this host is of the same origin to its browser. */
     @Test
     void aNameThatWasMadeToResolveToThisHostIsRefused() throws Exception {
         String rebound =

@@ -40,7 +40,7 @@ class VllmRenderTest {
         }
     }
 
-    /** Without nulls, a model's name that the request left out, and what only one of the versions has. */
+    /** Without nulls, a model's name that the request left out, and fields of only one of the versions. */
     private static JsonNode shown(JsonNode answer) {
         for (JsonNode request : answer.isArray() ? answer : List.of(answer)) {
             ObjectNode fields = (ObjectNode) request;

@@ -1,4 +1,4 @@
-"""Asks for responses by OpenAI's own client: python openai_responses.py BASE_URL MODEL. Prints what it understood, one JSON object a line."""
+"""Asks for responses by OpenAI's own client: python openai_responses.py BASE_URL MODEL. Prints the parsed responses, one JSON object a line."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Prints the fields of vLLM's requests over HTTP and of its sampling parameters, as JSON: what vllm-request-fields.json has."""
+"""Prints the fields of vLLM's requests over HTTP and of its sampling parameters, as JSON, for vllm-request-fields.json."""
 
 import json
 

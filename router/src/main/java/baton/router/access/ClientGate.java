@@ -16,7 +16,7 @@ public final class ClientGate {
     private static final String SCHEME = "Bearer ";
 
     private final Ticker ticker;
-    /** By name: an entry that changes, or comes back, goes on with what was counted. */
+    /** The uses by key name: an entry that changes, or comes back, keeps its counts. */
     private final Map<String, KeyUse> uses = new ConcurrentHashMap<>();
 
     private volatile ClientKeys keys;

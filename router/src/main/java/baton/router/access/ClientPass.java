@@ -35,7 +35,7 @@ public final class ClientPass {
         return client;
     }
 
-    /** What keeps the request's cached blocks apart; empty if it shares them with all that have no salt. */
+    /** The salt that separates the request's cached blocks; empty if it shares them with all that have no salt. */
     public Optional<CacheSalt> salt() {
         return salt;
     }

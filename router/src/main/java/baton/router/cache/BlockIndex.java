@@ -11,8 +11,8 @@ import java.util.List;
  * KV cache group, tier) where the block is. Removals name the publisher's hash only; prompts are looked up by the router's. Both are found by open
  * addressing in arrays of primitives: about 43 bytes for each block when a table is about to grow, 86 after that.
  *
- * <p>Blocks of unknown parents are left out, as their own hash cannot be known; so are those of sliding windows and states, which do not make a prefix. What
- * has no room is left out, too. Any thread; a lock for each table, held for one event or one look-up.
+ * <p>Blocks of unknown parents are left out, as their own hash cannot be known; so are those of sliding windows and states, which do not
+ * make a prefix. Blocks without room are left out, too. Any thread; a lock for each table, held for one event or one look-up.
  */
 public final class BlockIndex {
     private static final int LEAST = 1 << 10;
@@ -83,7 +83,7 @@ public final class BlockIndex {
         return size;
     }
 
-    /** Blocks of which was told without their being kept: of an unknown parent, or for want of room. */
+    /** The number of stored blocks that were left out: of an unknown parent, or without room. */
     public synchronized long leftOut() {
         return leftOut;
     }

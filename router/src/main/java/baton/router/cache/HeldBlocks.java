@@ -2,7 +2,7 @@ package baton.router.cache;
 
 import baton.router.upstream.Instance;
 
-/** What is known of the KV caches of instances. Any thread; must not block. */
+/** The known content of the KV caches of instances. Any thread; must not block. */
 public interface HeldBlocks {
     /** Nothing is known. */
     HeldBlocks UNKNOWN = (_, _) -> -1;

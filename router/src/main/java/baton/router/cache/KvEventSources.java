@@ -11,7 +11,7 @@ import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Where an instance publishes its events, as {@code GET /kv_event_sources} of Baton and vLLM tells it. */
+/** The publishers of an instance's events, from {@code GET /kv_event_sources} of Baton and vLLM. */
 final class KvEventSources {
     static final String PATH = "/kv_event_sources";
 
@@ -21,8 +21,8 @@ final class KvEventSources {
     private KvEventSources() {}
 
     /**
-     * Reads an answer: publishers by data-parallel rank. The host is the instance's: an instance does not lead the router to others, and what listens
-     * on all addresses of its machine does not know by which it is reached.
+     * Reads an answer: publishers by data-parallel rank. The host is the instance's: an instance cannot redirect the router to other hosts,
+     * and a publisher that listens on all addresses does not know the reachable one.
      *
      * @return empty if nothing is published
      * @throws ConfigException if the answer is malformed

@@ -41,7 +41,7 @@ final class KvFeed implements ZeroMqSubscription.Listener, AutoCloseable {
         this.subscription = ZeroMqSubscription.start(source, access, this, ticker);
     }
 
-    /** Whether the table is what the publisher holds. */
+    /** Whether the table equals the publisher's blocks. */
     boolean isLive() {
         return live;
     }
@@ -68,7 +68,7 @@ final class KvFeed implements ZeroMqSubscription.Listener, AutoCloseable {
             }
         } catch (InvalidFieldException e) {
             counts.malformed().increment();
-            // What it changed is not known.
+            // Its changes are not known.
             table.clear();
             malformed.event(more -> log.warn("{}: message {}: {}{}", source.endpoint(), number, e.getMessage(), more));
         }

@@ -31,9 +31,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Follows the events of all instances that are up: those with an endpoint in their settings, and those that tell of one at {@value KvEventSources#PATH}. An
- * instance is asked when it comes up, and again until it answers. What is known of one that was down, or is known no longer, is forgotten. The rest is confined
- * to one event loop; {@link #known} is for any thread.
+ * Follows the events of all instances that are up: those with an endpoint in their settings, and those that report one at
+ * {@value KvEventSources#PATH}. An instance is asked when it comes up, and again until it answers. The known blocks of an instance that was
+ * down, or was removed, are dropped. The rest is confined to one event loop; {@link #known} is for any thread.
  */
 public final class KvFeeds implements HeldBlocks, AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(KvFeeds.class);

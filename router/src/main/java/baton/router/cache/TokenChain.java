@@ -6,8 +6,9 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * A prompt's tokens and the hashes of its blocks. A block's hash depends on its tokens, on all before them, and on what keeps caches apart (cache salt,
- * LoRA adapter). These are hashes of the router's own, so that blocks of engines that hash in different ways are the same here. One thread at a time.
+ * A prompt's tokens and the hashes of its blocks. A block's hash depends on its tokens, on all before them, and on the keys that separate
+ * caches (cache salt, LoRA adapter). These are hashes of the router's own, so that blocks of engines that hash in different ways are the
+ * same here. One thread at a time.
  */
 public final class TokenChain {
     /** Hash of the block before the first. */

@@ -1,4 +1,4 @@
-/** What the KV caches of instances hold, by the events that they publish. */
+/** The content of the KV caches of instances, by the events that they publish. */
 @NullMarked
 package baton.router.cache;
 

@@ -18,7 +18,7 @@ public record ContentKeyedFlow() implements HandoffFlow {
         return NAME;
     }
 
-    /** An instance may be both: it finds in the store what it has put there. */
+    /** An instance may be both: it finds its own values in the store. */
     @Override
     public boolean pairs(Instance prefill, Instance decode) {
         return true;

@@ -13,9 +13,9 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 
 /**
- * How the prefill and the decode leg of a request are tied together. One implementation per kind of connector; each only defines the
- * legs' bodies and ids, and what the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for all.
- * Any thread; bodies are large, so legs are made beside the event loop where the request is.
+ * How the prefill and the decode leg of a request are tied together. One implementation per kind of connector; each only defines the legs'
+ * bodies and ids, and the condition that the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for
+ * all. Any thread; bodies are large, so legs are made beside the event loop where the request is.
  */
 public sealed interface HandoffFlow
         permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow, MooncakeFlow, AutoFlow {
@@ -92,13 +92,13 @@ public sealed interface HandoffFlow
      */
     record Handoff(String requestId, Buffer prefillBody, DecodeStart decode) {}
 
-    /** When the decode leg starts, and with what body. */
+    /** The start of the decode leg, and its body. */
     sealed interface DecodeStart {}
 
     /**
      * The body of a decode leg.
      *
-     * @param carries whether it leads to what the prefill instance keeps for this request, which can be used once
+     * @param carries whether it names blocks that the prefill instance keeps for this request, which can be used once
      * @param isRendered whether both legs have the same token ids for sure
      */
     record DecodeBody(Buffer text, boolean carries, boolean isRendered) {

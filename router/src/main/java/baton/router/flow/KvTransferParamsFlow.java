@@ -6,7 +6,7 @@ import io.vertx.core.buffer.Buffer;
 import java.util.Optional;
 
 /**
- * For connectors whose prefill instance names its blocks: prefill is asked to keep them for a remote decode instance, and the
+ * For connectors with a prefill instance that names its blocks: prefill is asked to keep them for a remote decode instance, and the
  * {@code kv_transfer_params} of its answer go into the decode leg's body as they are (vLLM's toy_proxy_server.py).
  */
 public record KvTransferParamsFlow() implements HandoffFlow {

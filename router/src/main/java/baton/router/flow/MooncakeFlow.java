@@ -10,10 +10,10 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * For {@code MooncakeConnector}: both legs are sent at once and share a {@code transfer_id}; the decode leg names the prefill instance's
- * registry and engine (vLLM's mooncake_connector_proxy.py), its {@link ConnectorAddress}. As long as that is unknown, or where the legs {@linkplain
- * HandoffFlow#mayBeAtOnce may not be sent at once}, they run one after the other, and the decode leg carries the address, or what the prefill instance's
- * answer says. Another attempt has another {@code transfer_id}:
- * a decode instance may have used up the blocks of the one before.
+ * registry and engine (vLLM's mooncake_connector_proxy.py), its {@link ConnectorAddress}. As long as that is unknown, or where the legs
+ * {@linkplain HandoffFlow#mayBeAtOnce may not be sent at once}, they run one after the other, and the decode leg carries the address, or
+ * the fields of the prefill instance's answer. Another attempt has another {@code transfer_id}: a decode instance may have used up the
+ * blocks of the one before.
  */
 public record MooncakeFlow() implements HandoffFlow {
     public static final String NAME = "mooncake";

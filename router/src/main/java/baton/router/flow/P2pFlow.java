@@ -9,10 +9,9 @@ import java.util.Optional;
 import java.util.UUID;
 
 /**
- * For {@code P2pNcclConnector}, whose instances read each other's addresses from the request id (vLLM's
- * disagg_proxy_p2p_nccl_xpyd.py): prefill is asked for one token, and once it has answered, decode gets the client's own body, with the
- * prompt's token ids.
- * Another pair or another attempt has another id, so that tensors left of an earlier attempt are not taken for those of this one.
+ * For {@code P2pNcclConnector}: instances read each other's addresses from the request id (vLLM's disagg_proxy_p2p_nccl_xpyd.py). Prefill
+ * is asked for one token, and once it has answered, decode gets the client's own body, with the prompt's token ids. Another pair or another
+ * attempt has another id, so that tensors left of an earlier attempt are not taken for those of this one.
  */
 public record P2pFlow() implements HandoffFlow {
     public static final String NAME = "p2p_nccl";

@@ -15,11 +15,11 @@ import org.slf4j.LoggerFactory;
 import tools.jackson.databind.json.JsonMapper;
 
 /**
- * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector},
- * {@code NixlPushConnector}): both legs are sent at once and share their request id. The decode leg carries the prefill instance's
- * {@link ConnectorAddress}, which is asked for ahead ({@link ConnectorAddressQuery}) and learnt from the instance's own answers. As
- * long as it is unknown, or where the legs {@linkplain HandoffFlow#mayBeAtOnce may not be sent at once}, they run one after the other, and the decode leg
- * carries the names of the blocks too.
+ * For connectors with a prefill instance that writes into the decode instance's memory ({@code NixlConnector}, {@code NixlPushConnector}):
+ * both legs are sent at once and share their request id. The decode leg carries the prefill instance's {@link ConnectorAddress}, which is
+ * asked for ahead ({@link ConnectorAddressQuery}) and taken from the instance's own answers. As long as it is unknown, or where the legs
+ * {@linkplain HandoffFlow#mayBeAtOnce may not be sent at once}, they run one after the other, and the decode leg carries the names of the
+ * blocks too.
  */
 public record PushFlow() implements HandoffFlow {
     public static final String NAME = "kv_transfer_params_push";

@@ -12,9 +12,9 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * The token ids that a prefill instance has made of a request's text or messages. The decode leg gets them in the place of a text, and beside messages, in
- * {@code kv_transfer_params.prompt_token_ids}: two instances that render or tokenize differently would compute another prompt than that whose keys and values
- * they hand over.
+ * The token ids that a prefill instance has made of a request's text or messages. The decode leg gets them in the place of a text, and
+ * beside messages, in {@code kv_transfer_params.prompt_token_ids}: two instances that render or tokenize differently would compute another
+ * prompt than the one that they hand over.
  */
 final class RenderedPrompt {
     /** Of requests: asks for {@link #IDS} in the answer. */

@@ -78,7 +78,7 @@ public enum RouterMetric {
     FOLLOWED_FILES(
             Kind.COUNTER,
             "baton:router_followed_files",
-            "Looks at files that had changed, by whether what was in them is in use",
+            "Looks at files that had changed, by whether their content is in use",
             "file",
             "result"),
 
@@ -113,7 +113,7 @@ public enum RouterMetric {
     STREAMS_CONTINUED(
             Kind.COUNTER,
             "baton:router_streams_continued",
-            "Answers whose decode instance broke off, by why and whether another instance continued them",
+            "Answers with a decode instance that broke off, by the reason and by whether another instance continued them",
             "reason",
             "outcome"),
     STREAM_PAUSE(

@@ -11,7 +11,7 @@ import baton.router.upstream.Instance;
  */
 public record Choice(Instance instance, Why why, int known, int tokens) {
 
-    /** What decided. */
+    /** The reason of a choice. */
     public enum Why implements RouterMetrics.Label {
         /** It was its turn. */
         TURN,

@@ -3,7 +3,7 @@ package baton.router.policy;
 import baton.router.metrics.RouterMetrics;
 
 /**
- * What a {@link GoalModel} expects of a prompt that a prefill instance computes, and of one that the decode instance computes.
+ * A {@link GoalModel}'s predictions for a prompt: computed by a prefill instance, and by the decode instance.
  *
  * @param local whether the decode instance is to compute it
  * @param remoteFeatures of the request on the way over the prefill instance
@@ -20,7 +20,7 @@ public record Forecast(
         int localBytes,
         int restBytes,
         String words) {
-    /** What decided. */
+    /** The reason of the decision. */
     public enum Why implements RouterMetrics.Label {
         /** Only this way keeps the goals. */
         KEEPS,

@@ -23,7 +23,7 @@ final class GoalModel {
     /** Samples of a way before it is judged. */
     static final int FEWEST = 8;
 
-    /** Until then each so manieth of the first prompts goes to the decode instance. */
+    /** Until then each so manieth of the first prompts is sent to the decode instance. */
     static final int LEARNING = 4;
 
     /** Later each so manieth prompt goes the other way, so that a model does not stay as it was when that way was last used. */
@@ -117,7 +117,7 @@ final class GoalModel {
                                 here ? "only without prefill they are kept" : "only with prefill they are kept";
                             case SOONER -> here ? "sooner without prefill" : "sooner with prefill";
                             case MISSES_LESS -> here ? "missed by less without prefill" : "missed by less with prefill";
-                            case LEARNING -> "against that, to learn whether it is still so";
+                            case LEARNING -> "against that, to measure whether it is still so";
                         }));
     }
 

@@ -31,7 +31,7 @@ public interface InstanceChooser {
 
     /**
      * @param recorded entries of a {@link PrefixRecord}
-     * @param held what is known by events
+     * @param held blocks known by events
      * @throws ConfigException if there is none of that name
      */
     static InstanceChooser named(String field, String name, int recorded, HeldBlocks held) {

@@ -5,7 +5,7 @@ import java.nio.file.Path;
 import java.util.Optional;
 
 /**
- * Whether the policy {@code prefix} knows what instances hold by their KV events.
+ * The settings of KV events for the policy {@code prefix}.
  *
  * @param follow whether events are followed
  * @param tokenize whether instances are asked for the tokens of prompts that are text

@@ -5,7 +5,7 @@ import java.time.Duration;
 import java.util.Optional;
 
 /**
- * What streams should keep, by which the router chooses where a prompt is computed.
+ * The goals of streams, by which the router chooses the instance that computes a prompt.
  *
  * @param ttft from a request to its first token
  * @param itl between two tokens of a stream, also of those beside which a decode instance computes a prompt

@@ -1,6 +1,6 @@
 package baton.router.policy;
 
-/** Takes what a streamed request's client sees. Confined to the request's event loop. */
+/** Takes the latencies that a streamed request's client sees. Confined to the request's event loop. */
 public interface LatencyMeasurement {
     /** Of which nothing is learnt. */
     LatencyMeasurement NONE = new LatencyMeasurement() {

@@ -10,7 +10,7 @@ import baton.kv.Require;
  * @param belowBytes when the field {@code prompt} or {@code messages} has fewer bytes of JSON
  * @param uncachedBelowBytes when it has fewer bytes that the decode instance probably does not have
  * @param prefillBusy when each prefill instance has as many requests under way
- * @param goals when these are kept better so, as the router expects from what it has measured; for prompts that the thresholds leave open
+ * @param goals when these are kept better so, as the router predicts from its measurements; for prompts that the thresholds leave open
  * @param split for which prompts it computes a part only
  */
 @GeneratedBuilder

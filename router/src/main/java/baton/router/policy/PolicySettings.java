@@ -16,7 +16,7 @@ import java.util.Optional;
  * @param decode likewise, for decode instances
  * @param slowStart for how long an instance that is new or has recovered gets less than its share; zero: not at all
  * @param recorded how many chunks of prompts are remembered for each role, by the policy {@code prefix}
- * @param kvEvents whether that policy knows by events what instances hold
+ * @param kvEvents whether that policy follows the instances' blocks by events
  */
 @GeneratedBuilder
 public record PolicySettings(
@@ -57,14 +57,14 @@ public record PolicySettings(
         if (localPrefill.uncachedBelowBytes() > 0 && !decode.equals(PrefixAware.NAME)) {
             throw new ConfigException(
                     "local prefill uncached threshold",
-                    "needs to know what decode instances have: it needs the decode policy " + PrefixAware.NAME
-                            + ", not " + decode);
+                    "needs the blocks of decode instances: it needs the decode policy " + PrefixAware.NAME + ", not "
+                            + decode);
         }
     }
 
     /**
      * @param flow by which instances hand over
-     * @param held what is known by events
+     * @param held blocks known by events
      */
     public RoutingPolicy policy(Instances instances, HandoffFlow flow, HeldBlocks held) {
         return new ConditionalDisaggregation(

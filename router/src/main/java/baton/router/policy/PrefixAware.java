@@ -7,16 +7,17 @@ import java.util.List;
 
 /**
  * The instance that has most of the prompt among those that are not much busier than the least loaded one; where none has any of it, the
- * {@link LeastLoaded} one. What an instance has is known by its events, if they come and the prompt's tokens are known, else by what it was sent before.
+ * {@link LeastLoaded} one. An instance's part is known by its events, if they come and the prompt's tokens are known, else by the prompts
+ * sent to it before.
  *
- * <p>Where events come, what an instance has to compute counts: what it lacks of the prompt, and for each request that it has under way what prompts lack on
- * average. So a short prefix that many prompts have in common, as a system prompt, does not draw all of them to one instance. Of instances that have as
- * much to compute, the one that was sent more of the prompt is taken, as it may be computing that.
+ * <p>Where events come, the tokens that an instance has to compute count: those that it lacks of the prompt, and for each request under way
+ * the average of them. So a short prefix that many prompts have in common, as a system prompt, does not draw all of them to one instance.
+ * Of instances that have as much to compute, the one that was sent more of the prompt is taken, as it may be computing that.
  */
 final class PrefixAware implements InstanceChooser {
     static final String NAME = "prefix";
 
-    /** Requests that an instance with the prefix may have more than the least loaded one, and what share of these. */
+    /** The number of requests that an instance with the prefix may have more than the least loaded one, and the share of these. */
     private static final int MORE = 4;
 
     private static final double SHARE = 0.5;
@@ -35,10 +36,10 @@ final class PrefixAware implements InstanceChooser {
     }
 
     /**
-     * What an instance has of a prompt.
+     * The part of a prompt that an instance has.
      *
      * @param tokens by its events, or {@link HeldBlocks#NOT_KNOWN}
-     * @param bytes by events, or of what it was sent
+     * @param bytes by events, or of earlier prompts
      * @param sent bytes that it was sent
      */
     private record Known(int tokens, int bytes, int sent) {

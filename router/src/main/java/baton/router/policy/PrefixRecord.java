@@ -4,7 +4,7 @@ import baton.router.upstream.Instance;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 
 /**
- * Which prompts were sent to which instance: what each instance's prefix cache probably holds. An entry is a chunk of a prompt at an
+ * The prompts sent to each instance: the probable content of its prefix cache. An entry is a chunk of a prompt at an
  * instance. The entries used last are kept, at least half of the capacity: there are two generations; when the young one is full it
  * becomes the old one; the entries of that are forgotten. Any thread.
  */

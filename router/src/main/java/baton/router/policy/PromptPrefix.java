@@ -10,9 +10,9 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What a prompt begins with: a digest of each prefix of whole chunks of its JSON text. Prompts of two requests that begin alike, with the same
- * model, tools and cache salt, have the digests of the common chunks in common. Clients serialize the earlier messages of a conversation the
- * same way each time, so text does as well as tokens, without a tokenizer.
+ * The prefixes of a prompt: a digest of each prefix of whole chunks of its JSON text. Prompts of two requests that begin alike, with the
+ * same model, tools and cache salt, have the digests of the common chunks in common. Clients serialize the earlier messages of a
+ * conversation the same way each time, so text does as well as tokens, without a tokenizer.
  *
  * @param chunks digest of the first {@code (i + 1) * CHUNK_BYTES} bytes; of the first {@value #MOST_CHUNKS} chunks
  * @param promptBytes of the whole prompt, as JSON; 0 where there is none
@@ -21,7 +21,7 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
     /** About 64 tokens of English text. */
     public static final int CHUNK_BYTES = 256;
 
-    /** 1 MiB of text: what comes later does not change where a request is sent. */
+    /** 1 MiB of text: later text does not change the choice of an instance. */
     static final int MOST_CHUNKS = 4096;
 
     private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
@@ -30,7 +30,7 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
 
     private static final long SECOND = 0xD6E8FEB86659FD93L;
 
-    /** Fields that come before the prompt in what the model sees, or keep its KV cache apart. */
+    /** Fields that come before the prompt in the model's input, or separate its KV cache. */
     private static final List<String> BEFORE = List.of("model", "cache_salt", "tools", "chat_template", "instructions");
 
     /** Of a body without a prompt. */
@@ -85,9 +85,9 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
 
     @Override
     public boolean equals(Object other) {
-        return other instanceof PromptPrefix(long[] theirs, int bytes)
+        return other instanceof PromptPrefix(long[] otherChunks, int bytes)
                 && promptBytes == bytes
-                && Arrays.equals(chunks, theirs);
+                && Arrays.equals(chunks, otherChunks);
     }
 
     @Override

@@ -7,9 +7,9 @@ import baton.router.cache.TokenChain;
 import java.util.Optional;
 
 /**
- * What policies look at in a completion request.
+ * The properties of a completion request that policies use.
  *
- * @param prefix what its prompt begins with
+ * @param prefix of its prompt
  * @param session which conversation or user it belongs to, if the client says
  * @param tokens of its prompt, if they are known
  * @param hasOnePrompt false if it has several

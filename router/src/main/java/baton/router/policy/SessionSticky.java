@@ -5,7 +5,7 @@ import java.util.List;
 
 /**
  * All requests of a session to the same instance, by rendezvous hashing: each instance that comes or goes moves only its own share of the
- * sessions. Requests without a session go to the {@link LeastLoaded} one.
+ * sessions. Requests without a session are sent to the {@link LeastLoaded} one.
  */
 final class SessionSticky implements InstanceChooser {
     static final String NAME = "session";

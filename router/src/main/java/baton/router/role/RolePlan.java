@@ -7,9 +7,9 @@ import java.util.Locale;
 import java.util.Optional;
 
 /**
- * What the role controller remembers from one window of time to the next, and its decision. An instance changes its role where one half misses its goal, the
- * other half keeps its own and is expected to do so with an instance less. Against oscillation that has to be so in several windows, more of
- * them for the opposite of the last change, and a change is followed by a rest.
+ * The role controller's state from one window of time to the next, and its decision. An instance changes its role where one half misses its
+ * goal, the other half keeps its own and is expected to do so with an instance less. Against oscillation that has to be so in several
+ * windows, more of them for the opposite of the last change, and a change is followed by a rest.
  *
  * @param wanted the role that an instance should have taken in the last windows
  * @param streak how many windows it was that one
@@ -34,7 +34,7 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
     private static final int FEWEST = 5;
 
     /**
-     * What a window led to.
+     * The result of a window.
      *
      * @param change the role that an instance is to take; empty if all stay as they are
      * @param reason in words

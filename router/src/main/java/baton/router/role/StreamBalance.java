@@ -36,7 +36,7 @@ public record StreamBalance(InstanceControl control, Instances instances) {
     private static final int MOST_METRICS = 4 << 20;
 
     /**
-     * What an instance has in use.
+     * The use of an instance.
      *
      * @param share of its KV blocks, 0 to 1
      * @param streams that run there

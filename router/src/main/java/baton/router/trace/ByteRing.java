@@ -38,7 +38,7 @@ final class ByteRing {
             forgetOldest();
         }
         if (end + value.length > memory.length) {
-            // Values do not go round the end: what is left of it is not used.
+            // Values do not wrap around the end: the bytes left there are not used.
             while (count > 0 && starts[oldest] >= end) {
                 forgetOldest();
             }

@@ -86,8 +86,8 @@ public final class RequestTrace {
      * @param sent nanoseconds since the request
      * @param ended likewise; empty while it runs, or if it was given up
      * @param status HTTP status of its answer
-     * @param failure what went wrong
-     * @param prompt what the answer says of the prompt
+     * @param failure the error
+     * @param prompt the answer's figures of the prompt
      */
     @GeneratedBuilder
     public record LegTrace(

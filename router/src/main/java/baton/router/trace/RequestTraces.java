@@ -10,8 +10,8 @@ import java.util.Set;
 import java.util.function.Predicate;
 
 /**
- * The traces of requests under way, and of those that ended last. Those are kept as bytes in memory of a fixed size: thousands of small
- * objects that live for some seconds would be what each collection of young objects copies. Any thread.
+ * The traces of requests under way, and of those that ended last. Those are kept as bytes in memory of a fixed size: each collection of
+ * young objects would copy thousands of small objects that live for some seconds. Any thread.
  */
 public final class RequestTraces {
     /** Ended requests. */

@@ -22,7 +22,8 @@ public record ConnectorAddress(String params) {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     /**
-     * Takes the instance's address from an answer's {@code kv_transfer_params} and leaves out what names the blocks of one request.
+     * Takes the instance's address from an answer's {@code kv_transfer_params} and leaves out the fields that name the blocks of one
+     * request.
      *
      * @param params JSON text
      * @return empty if a part of the address is missing or malformed

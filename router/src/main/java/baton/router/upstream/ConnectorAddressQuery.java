@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
  * can already be sent at once. The query is sent when the instance has come up and then with each health probe: another engine may
  * have replaced it unnoticed, and a bad answer may be followed by a good one. An instance that answers that it has no connector
  * address is not asked again until it has been down. No request depends on the query: the address of a server without that path, or
- * with bad answers, is learnt from its first answer to a request. Confined to one event loop.
+ * with bad answers, is taken from its first answer to a request. Confined to one event loop.
  */
 public final class ConnectorAddressQuery {
     public static final String PATH = "/kv_transfer_params";
@@ -108,7 +108,7 @@ public final class ConnectorAddressQuery {
         if (!failureLogged) {
             failureLogged = true;
             log.warn(
-                    "{}: GET {}: {}; the query is repeated with each probe, and the address is also learnt from an answer to a request",
+                    "{}: GET {}: {}; the query is repeated with each probe, and the address is also taken from an answer to a request",
                     instance,
                     PATH,
                     reason);

@@ -26,7 +26,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Follows files and DNS names that tell which instances there are. What a source names anew is added, what it names no longer is removed;
+ * Follows files and DNS names that list instances. An instance that a source names anew is added, one that it no longer names is removed;
  * requests under way go on. A source that fails (a file that is no JSON, a name that cannot be looked up) changes nothing, and is logged.
  */
 public final class Discovery implements AutoCloseable {
@@ -109,7 +109,7 @@ public final class Discovery implements AutoCloseable {
 
     private static final int SAME_WEIGHT = 1;
 
-    /** A source, what it named last, and what was added of that: an instance that is known otherwise is not its to remove. */
+    /** A source, its last list, and the instances added from it: it does not remove instances that are known otherwise. */
     private static final class Followed {
         private final String name;
         private final Source source;

@@ -35,7 +35,7 @@ public final class HealthProbe {
      * @param deadline for a connection and for the answer
      * @param interval between two probes of an instance
      * @param apiKey for connector address queries
-     * @param needsAddress instances whose connector address is asked for
+     * @param needsAddress instances to ask for their connector address
      * @param tls certificates, for instances at {@code https://}
      */
     public record Settings(

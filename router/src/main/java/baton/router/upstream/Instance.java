@@ -154,7 +154,7 @@ public final class Instance {
         return settings.connector().filter(each -> !each.isBaton()).isPresent();
     }
 
-    /** The server at this address does not tell, so what is known is of an earlier one. */
+    /** Drops the connector: the server at this address reports none, so the known one is an earlier server's. */
     void forgetConnector() {
         connector = Optional.empty();
     }
@@ -168,7 +168,7 @@ public final class Instance {
         return kvAddress;
     }
 
-    /** Where a prefill instance's connector is, as last learnt from the instance. */
+    /** The address of a prefill instance's connector, by the instance's last report. */
     public Optional<ConnectorAddress> connectorAddress() {
         return connectorAddress;
     }

@@ -13,11 +13,12 @@ import java.util.Optional;
 /**
  * The settings of an instance: the query of its URL, as {@code http://host:port?kv_events=tcp://host:5557}.
  *
- * @param connector {@code connector}: its {@code kv_connector}, with {@code engine=baton} if it is Baton's, for an instance that does not tell
+ * @param connector {@code connector}: its {@code kv_connector}, with {@code engine=baton} if it is Baton's, for an instance that does not
+ *     report it
  * @param kvAddress {@code kv_address}: where a {@code P2pNcclConnector} listens, {@code ip:port}, of an instance that does not register
  * @param version {@code version} of a vLLM instance; its NIXL connector works with the same version only
  * @param streams whether prefill requests are streamed, for a server that puts {@code kv_transfer_params} into streams, as vLLM does from 0.33 on
- * @param kvEvents {@code kv_events}: where it publishes its events, if it does not tell that itself
+ * @param kvEvents {@code kv_events}: where it publishes its events, if it does not report that itself
  * @param kvEventsReplay {@code kv_events_replay}: where past ones can be asked for
  */
 public record InstanceSettings(

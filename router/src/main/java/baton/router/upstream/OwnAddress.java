@@ -18,7 +18,7 @@ public record OwnAddress(List<InetAddress> bound, int port) {
         bound = List.copyOf(bound);
     }
 
-    /** @param host what the router listens on: an address, or a name, which is looked up */
+    /** @param host that the router listens on: an address, or a name, which is looked up */
     public static OwnAddress of(String host, int port) {
         try {
             InetAddress[] bound = InetAddress.getAllByName(host);

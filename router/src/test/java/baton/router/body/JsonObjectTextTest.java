@@ -51,7 +51,7 @@ class JsonObjectTextTest {
     }
 
     @Test
-    void anEditedObjectKnowsItsFields() {
+    void anEditedObjectHasItsFields() {
         JsonObjectText edited = parse("{ \"é\": [1] ,\"b\":\"x\",\"c\":null,\"d\" : 4}")
                 .edit()
                 .set("b", "22")
@@ -69,7 +69,7 @@ class JsonObjectTextTest {
     }
 
     @Test
-    void textsAreToldFromTokenIds() {
+    void textsAreDistinguishedFromTokenIds() {
         JsonObjectText object = parse("{\"a\":\"x\",\"b\":[ \n\"x\"],\"c\":[1],\"d\":[],\"e\":null,\"f\":[[\"x\"]]}");
         for (String name : List.of("a", "b", "c", "d", "e", "f", "g")) {
             assertThat(object.isText(name)).as(name).isEqualTo(name.equals("a") || name.equals("b"));

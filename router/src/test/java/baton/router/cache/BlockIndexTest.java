@@ -52,7 +52,7 @@ class BlockIndexTest {
         assertThat(table.known(prompt(tokens(4, 8)))).isZero();
         table.apply(new ReceivedKvEvent.Removed(new long[] {12}, GPU));
         assertThat(table.known(prompt(tokens(0, 15)))).isEqualTo(4);
-        // It comes back, and what is behind it was there all the time.
+        // It comes back, and the blocks behind it were there all the time.
         table.apply(stored(GPU, OptionalLong.of(11), tokens(4, 4), new long[0], 12));
         assertThat(table.known(prompt(tokens(0, 15)))).isEqualTo(12);
         table.apply(new ReceivedKvEvent.Cleared());
@@ -170,7 +170,7 @@ class BlockIndexTest {
     }
 
     @Test
-    void whatHasNoRoomIsLeftOut() {
+    void blocksWithoutRoomAreLeftOut() {
         BlockIndex small = new BlockIndex(new IndexBudget(1000));
         for (int i = 0; i < 2000; i++) {
             small.apply(stored(tokens(i * 100, 4), i + 1));
@@ -182,7 +182,7 @@ class BlockIndexTest {
 
     /** Random stores and removals, against sets. */
     @Test
-    void theTableHoldsWhatAModelHolds() {
+    void theTableEqualsAModel() {
         long seed = Long.getLong("tests.seed", System.nanoTime());
         Random random = new Random(seed);
         Map<Long, Set<String>> model = new HashMap<>();

@@ -110,7 +110,7 @@ class HandoffFlowTest {
         });
     }
 
-    /** Text is rendered by both legs at once only if both compare what comes of it. */
+    /** Text is rendered by both legs at once only if both compare the results. */
     @ParameterizedTest
     @CsvSource({
         "baton, baton, true, true",

@@ -14,7 +14,7 @@ import java.util.Optional;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 
-/** What a router learns of instances with computed times: no clock is read. */
+/** The models of a router fitted to instances with computed times: no clock is read. */
 class GoalModelTest {
     private static final int KIB = 1024;
 
@@ -144,7 +144,7 @@ class GoalModelTest {
                         "and 60",
                         "without (30.0")
                 .contains("goals first token 150.0 ms: only with prefill they are kept");
-        // What the decode instance has need not be computed.
+        // The decode instance need not compute cached tokens.
         assertThat(forecast(model, 30 * KIB, 29 * KIB).local()).isTrue();
     }
 

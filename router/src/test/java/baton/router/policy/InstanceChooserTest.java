@@ -164,7 +164,7 @@ class InstanceChooserTest {
     }
 
     @Test
-    void aSessionMovesToAnInstanceWhoseShareGrowsAndNotBetweenOtherInstances() {
+    void aSessionMovesToAnInstanceWithAGrowingShareAndNotBetweenOthers() {
         List<Instance> instances = instances(3);
         InstanceChooser chooser = InstanceChooser.named("policy", SessionSticky.NAME, RECORDED, HeldBlocks.UNKNOWN);
         List<Instance> before = new ArrayList<>();
@@ -212,7 +212,7 @@ class InstanceChooserTest {
         assertThat(PromptPrefix.of(JsonObjectText.parse("body", input.getBytes(StandardCharsets.UTF_8)))
                         .chunks())
                 .hasSize(3);
-        // What keeps KV caches apart keeps prefixes apart.
+        // Fields that separate KV caches separate prefixes.
         for (String fields :
                 List.of("\"model\":\"n\",", "\"model\":\"m\",\"cache_salt\":\"s\",", "\"model\":\"m\",\"tools\":[],")) {
             assertThat(chooser.choose(instances, chat(fields, "a".repeat(1000))).known())
@@ -250,7 +250,7 @@ class InstanceChooserTest {
         assertThat(chooser.choose(instances, request).known()).isZero();
     }
 
-    /** Conversations of several turns in random order: nearly all of what could be found in a cache is. */
+    /** Conversations of several turns in random order: nearly all possible cache hits are hits. */
     @Test
     void conversationsFindTheirPrefixes() {
         Random random = new Random(1);
@@ -284,7 +284,7 @@ class InstanceChooserTest {
     }
 
     @Test
-    void theRecordKeepsWhatWasUsedLastWithinItsCapacity() {
+    void theRecordKeepsTheLastUsedEntriesWithinItsCapacity() {
         Instance instance = instances(1).getFirst();
         PrefixRecord prefixes = new PrefixRecord(1000);
         RoutingRequest kept = chat("", "kept".repeat(1000));

@@ -20,7 +20,7 @@ class LeastSquaresTest {
     }
 
     @Test
-    void whatChangesIsLearntAgainAfterManySamplesAlthoughFeaturesVaryTogether() {
+    void changesAreFittedAfterManySamplesAlthoughFeaturesVaryTogether() {
         LeastSquares model = new LeastSquares(4);
         for (int i = 0; i < 20_000; i++) {
             double[] features = sample();

@@ -68,7 +68,7 @@ class RolePlanTest {
         assertThat(course).hasToString(".p......d...");
     }
 
-    /** A fleet of four whose queues and batches are flows; times in seconds, one window after the other. */
+    /** A fleet of four with queues and batches as flows; times in seconds, one window after the other. */
     private static final class Fleet {
         private static final double WINDOW = 1;
         private static final double STEP = 0.1;

@@ -96,7 +96,7 @@ class RequestTracesTest {
         assertThat(traces.find("same", _ -> true).orElseThrow().head().client()).contains("third");
     }
 
-    /** Values of random sizes in little memory: what is kept is a run of the last ones, each whole. */
+    /** Values of random sizes in little memory: the last ones are kept, each whole. */
     @Test
     void longValuesTakeThePlaceOfOlderOnes() {
         Random random = new Random(5);
