@@ -59,7 +59,7 @@ final class AotTrainingCommand implements Callable<Integer> {
     public Integer call() throws IOException, InterruptedException {
         PrometheusMetrics metrics = new PrometheusMetrics("tiny-ledger");
         try (TemporaryDirectory shared = TemporaryDirectory.create("baton-")) {
-            // From a command line, as instances of a cluster have it.
+            // From a command line, as in instances of a cluster.
             ServeCommand serve = new ServeCommand();
             Baton.commandLine(serve)
                     .parseArgs(Baton.withoutConfigs(

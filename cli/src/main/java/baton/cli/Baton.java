@@ -71,7 +71,7 @@ public final class Baton {
                 CompilerThreads.stepBackOptimizing();
             }
             NixlExit.atShutdown();
-            // As baton.messages.http does: a POST, too, goes again whose connection was used before and has ended
+            // As baton.messages.http does: a POST, too, is sent again if its connection was used before and has ended
             // without an answer.
             System.setProperty("jdk.httpclient.enableAllMethodRetry", "true");
             status = run(args);
@@ -95,7 +95,7 @@ public final class Baton {
         }
     }
 
-    /** One line of what no command foresees. */
+    /** One line for an exception that no command expects. */
     private static String describe(Throwable e) {
         String said =
                 String.valueOf(e.getMessage() == null ? e : e.getMessage()).replaceAll("\\s+", " ");

@@ -21,7 +21,7 @@ import tools.jackson.databind.JsonNode;
         name = "connectors",
         description =
                 "Measures all connectors that this machine has the parts for, with real instances, in one run: time to the"
-                        + " first token, requests a second, and what each needs.",
+                        + " first token, requests a second, and the needs of each.",
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class BenchConnectorsCommand implements Callable<Integer> {

@@ -85,7 +85,7 @@ final class BenchEngineCommand implements Callable<Integer> {
             paramLabel = "SECONDS",
             defaultValue = "240",
             description =
-                    "How long all of it may take; what does not fit is named at the end (default: ${DEFAULT-VALUE}).")
+                    "The time limit of all cases; omitted cases are named at the end (default: ${DEFAULT-VALUE}).")
     private double budget;
 
     @Option(

@@ -34,7 +34,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
-/** {@code baton bench first-token}: what the first requests after the start take. */
+/** {@code baton bench first-token}: the times of the first requests after the start. */
 @Command(
         name = "first-token",
         description = "Measures the time to the first token of the first requests to an endpoint, one after the other.",
@@ -104,7 +104,7 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
         }
         if (rounds > 1 && url != null) {
             throw new ConfigException(
-                    "rounds", "is " + rounds + ", must be 1 with --url, whose server this command does not start");
+                    "rounds", "is " + rounds + ", must be 1 with --url, as this command does not restart that server");
         }
         output.measure(FIGURES, figures -> {
             // Its client has been used before the first request that counts.

@@ -13,7 +13,7 @@ import picocli.CommandLine.Option;
 /** {@code baton bench offloading}: hits in memory and files against computing, and the price of a miss. */
 @Command(
         name = "offloading",
-        description = "Measures prompts loaded by OffloadingConnector against computing them, and what a miss costs.",
+        description = "Measures prompts loaded by OffloadingConnector against computing them, and the cost of a miss.",
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class BenchOffloadingCommand implements Callable<Integer> {

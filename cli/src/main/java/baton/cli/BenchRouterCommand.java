@@ -12,11 +12,11 @@ import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 import tools.jackson.databind.JsonNode;
 
-/** {@code baton bench router}: what the router costs. */
+/** {@code baton bench router}: the router's cost. */
 @Command(
         name = "router",
         description =
-                "Measures what the router costs in front of instances that compute nothing, beside asking them directly"
+                "Measures the router's cost in front of instances that compute nothing, beside asking them directly"
                         + " and, where it is installed, nginx.",
         mixinStandardHelpOptions = true,
         sortOptions = false)

@@ -44,7 +44,7 @@ import picocli.CommandLine.Spec;
 @Command(
         name = "serve",
         description =
-                "Sends requests to a server with OpenAI's API at given times and reports what its clients see, with the options,"
+                "Sends requests to a server with OpenAI's API at given times and reports the clients' latencies, with the options,"
                         + " the report and the JSON of vLLM's bench serve.",
         mixinStandardHelpOptions = true,
         sortOptions = false)
@@ -107,7 +107,7 @@ final class BenchServeCommand implements Callable<Integer> {
             names = "--percentile-metrics",
             defaultValue = "ttft,tpot,itl",
             paramLabel = "NAMES",
-            description = "What to report: ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue"
+            description = "The metrics to report: ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue"
                     + " (default: ${DEFAULT-VALUE}).")
     private String percentileMetrics;
 
@@ -132,7 +132,7 @@ final class BenchServeCommand implements Callable<Integer> {
     @Option(names = "--append-result", description = "Append them to it.")
     private boolean appendResult;
 
-    @Option(names = "--save-detailed", description = "Write what each request had too.")
+    @Option(names = "--save-detailed", description = "Write the figures of each request too.")
     private boolean saveDetailed;
 
     @Option(names = "--result-dir", paramLabel = "DIR", description = "Directory of that file (default: this one).")

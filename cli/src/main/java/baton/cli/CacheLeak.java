@@ -19,8 +19,8 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Finds out whether a client learns from a server's cache which prompts another client has sent (PromptPeek): the time that a prompt takes
- * which the other has just sent, beside that of a prompt which nobody has sent. Prompts are random token ids from 300 to 999.
+ * Finds out whether a server's cache leaks the prompts of another client (PromptPeek): compares the time of a prompt that the other has
+ * just sent with the time of a new prompt. Prompts are random token ids from 300 to 999.
  *
  * @param victim the key of the client that sends prompts first; empty for none
  * @param attacker the key of the client that measures; empty for none
@@ -33,9 +33,9 @@ record CacheLeak(URI server, Optional<String> victim, Optional<String> attacker,
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
     /**
-     * What was measured.
+     * The result of the measurement.
      *
-     * @param auc the probability that a prompt which the victim has sent takes less time than a fresh one: 0.5 if nothing is to be learned
+     * @param auc the probability that a prompt which the victim has sent takes less time than a fresh one: 0.5 if there is no leak
      * @param sentMillis median of prompts that the victim has sent
      * @param freshMillis median of others
      * @param cached tokens that the usage of answers says were cached, of prompts that the victim has sent less those of others

@@ -13,7 +13,7 @@ import java.util.Locale;
 import java.util.Map;
 import picocli.CommandLine.Option;
 
-/** Options of a cluster that a command starts for its user, and how it says what it starts. */
+/** Options of a cluster that a command starts for its user, and the messages about its start. */
 final class ClusterOptions {
     @Option(
             names = "--connector",

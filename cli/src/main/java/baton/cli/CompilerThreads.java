@@ -13,8 +13,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The threads of the JVM's compilers. A server that has warmed up has code that is fast enough to serve; what they go on to compile must not
- * take the processor from a request for tens of milliseconds, but may use what no request needs.
+ * The threads of the JVM's compilers. A server that has warmed up has code that is fast enough to serve; later compilations must not take
+ * the processor from a request for tens of milliseconds, but may use time that no request needs.
  */
 final class CompilerThreads {
     private static final Logger log = LoggerFactory.getLogger(CompilerThreads.class);

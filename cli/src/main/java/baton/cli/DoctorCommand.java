@@ -22,7 +22,7 @@ import picocli.CommandLine.Spec;
 @Command(
         name = "doctor",
         description =
-                "Says whether a model is supported and what it would need here, what this machine has, what Baton chooses on it, and what to change. Exits with 1 if the model is refused or Baton cannot run here. With --leak: whether clients of a server see each other's prompts.",
+                "Reports whether a model is supported, its needs here, this machine's features, Baton's choices on it, and the changes to make. Exits with 1 if the model is refused or Baton cannot run here. With --leak: whether clients of a server see each other's prompts.",
         mixinStandardHelpOptions = true)
 final class DoctorCommand implements Callable<Integer> {
     @Spec
@@ -42,7 +42,7 @@ final class DoctorCommand implements Callable<Integer> {
             names = "--leak",
             paramLabel = "URL",
             description =
-                    "Measures whether a client of any OpenAI server learns which prompts another client has sent, by the time that they take. Exits with 1 if so.")
+                    "Measures whether a client of any OpenAI server can find out another client's prompts by the time that they take. Exits with 1 if so.")
     private @Nullable URI leak;
 
     @Option(

@@ -101,7 +101,7 @@ record FleetVerification(
         }
     }
 
-    /** @param what is wrong; empty if the answer is right */
+    /** @param what the error; empty if the answer is right */
     private record Comparison(Optional<String> what, boolean close, double greatest) {}
 
     private record Asked(int prompt, Situation situation, String requestId, Future<Answer> answer) {}

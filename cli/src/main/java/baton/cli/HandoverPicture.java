@@ -10,7 +10,7 @@ import java.util.function.ToDoubleFunction;
 /**
  * A hand-over according to the instances' metrics.
  *
- * @param way what happened to the KV between the instances, line by line
+ * @param way of the KV between the instances, line by line
  */
 record HandoverPicture(
         int promptTokens,
@@ -94,7 +94,7 @@ record HandoverPicture(
                                 millis(decode.applyAsDouble("baton:kv_load_seconds_sum"))));
     }
 
-    /** Growth of the samples of that name whose labels contain {@code label}. */
+    /** Growth of the samples of that name with labels that contain {@code label}. */
     private static double growth(Map<String, Double> before, Map<String, Double> after, String name, String label) {
         return sum(after, name, label) - sum(before, name, label);
     }

@@ -84,10 +84,10 @@ final class KvFilesCommand {
                 names = "--max-age",
                 paramLabel = "TIME",
                 converter = Age.class,
-                description = "Remove what was not used for longer, as 7d, 12h or 30m.")
+                description = "Remove files that were not used for longer, as 7d, 12h or 30m.")
         private @Nullable Duration maxAge;
 
-        @Option(names = "--dry-run", description = "Only print what would be removed.")
+        @Option(names = "--dry-run", description = "Only print the files to remove.")
         private boolean dryRun;
 
         @Override

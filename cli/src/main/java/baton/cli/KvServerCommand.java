@@ -49,7 +49,7 @@ final class KvServerCommand implements Callable<Integer> {
             defaultValue = "64G",
             paramLabel = "SIZE",
             converter = HumanSize.AsLong.class,
-            description = "What its files may have (default: ${DEFAULT-VALUE}).")
+            description = "The limit of its files together (default: ${DEFAULT-VALUE}).")
     private long diskSize;
 
     @Option(

@@ -20,7 +20,7 @@ final class LogOutput extends OutputStream {
     /** After a write, so that a thread that logs seldom has to wake this one up. */
     private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(2);
 
-    /** For what has not been written when it is closed. */
+    /** The limit for writing the remaining lines at the end. */
     private static final Duration MOST_AT_END = Duration.ofSeconds(10);
 
     private final PrintStream before;
@@ -126,7 +126,7 @@ final class LogOutput extends OutputStream {
         }
     }
 
-    /** Writes what has not been written. What comes later is written at once. */
+    /** Writes the remaining lines. Later lines are written at once. */
     @Override
     public void close() throws IOException {
         lock.lock();

@@ -23,7 +23,7 @@ final class OffloadingFlags {
     @Option(
             names = "--kv-offloading-backend",
             defaultValue = "native",
-            description = "What --kv-offloading-size uses: native (default).")
+            description = "The backend of --kv-offloading-size: native (default).")
     private String backend = "native";
 
     /**

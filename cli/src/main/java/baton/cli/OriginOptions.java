@@ -14,7 +14,7 @@ final class OriginOptions {
             paramLabel = "JSON",
             defaultValue = "[]",
             description =
-                    "Origins whose web pages may use the server, as '[\"https://host:port\"]', and under whose host"
+                    "Origins with web pages that may use the server, as '[\"https://host:port\"]'; under their host"
                             + " names a proxy may call it at the loopback address; '[\"*\"]': all (default: its own only).")
     private String allowedOrigins;
 

@@ -28,7 +28,7 @@ import picocli.CommandLine.Option;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
-/** {@code baton plan}: what to run for a load. */
+/** {@code baton plan}: the fleet for a load. */
 @Command(
         name = "plan",
         description = "Says how many prefill and decode instances, or colocated ones, serve a load within goals, by a"
@@ -116,8 +116,9 @@ final class PlanCommand implements Callable<Integer> {
     @Option(
             names = "--fleet",
             paramLabel = "FLEET",
-            description = "Only predicts what these do at --rate: 'xPyD', or 'n/b' for n colocated instances with a"
-                    + " budget of b tokens in a step; repeatable.")
+            description =
+                    "Only predicts the results of these at --rate: 'xPyD', or 'n/b' for n colocated instances with a"
+                            + " budget of b tokens in a step; repeatable.")
     private List<String> fleets = new ArrayList<>();
 
     @Option(

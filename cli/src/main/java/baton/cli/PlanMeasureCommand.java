@@ -70,7 +70,8 @@ final class PlanMeasureCommand implements Callable<Integer> {
             names = "--units",
             defaultValue = "1",
             paramLabel = "N",
-            description = "What the instance occupies, e.g. its tensor parallel size (default: ${DEFAULT-VALUE}).")
+            description =
+                    "The units that the instance occupies, e.g. its tensor parallel size (default: ${DEFAULT-VALUE}).")
     private int units;
 
     @Option(

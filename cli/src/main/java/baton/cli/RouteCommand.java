@@ -61,7 +61,7 @@ final class RouteCommand implements Callable<Integer> {
             names = "--prefill",
             paramLabel = "URL",
             description =
-                    "A prefill instance; repeatable. Needed unless instances register. What it does not tell may follow,"
+                    "A prefill instance; repeatable. Needed unless instances register. Fields that it does not report may follow,"
                             + " as http://host:port?connector=NixlConnector.")
     private List<URI> prefill = List.of();
 
@@ -106,8 +106,8 @@ final class RouteCommand implements Callable<Integer> {
             names = "--instances-file",
             paramLabel = "FILE",
             description =
-                    "JSON file {\"prefill\": [URL, ...], \"decode\": [URL, ...]} that is followed: what it names anew is"
-                            + " added, what it names no longer is removed.")
+                    "JSON file {\"prefill\": [URL, ...], \"decode\": [URL, ...]} that is followed: an instance that it names anew is"
+                            + " added, one that it no longer names is removed.")
     private @Nullable Path instancesFile;
 
     @Option(
@@ -186,7 +186,7 @@ final class RouteCommand implements Callable<Integer> {
             names = "--prefill-fallback",
             defaultValue = "error",
             description =
-                    "What becomes of a request that no prefill instance serves: error, or decode to let the decode"
+                    "The handling of a request that no prefill instance serves: error, or decode to let the decode"
                             + " instance compute the prompt (default: ${DEFAULT-VALUE}).")
     private String prefillFallback;
 
@@ -219,7 +219,7 @@ final class RouteCommand implements Callable<Integer> {
             paramLabel = "MILLISECONDS",
             description =
                     "Time to the first token that streams should keep: a prompt is computed where the router expects that,"
-                            + " from what it has measured (default: none).")
+                            + " from its own measurements (default: none).")
     private @Nullable Double ttftGoal;
 
     @Option(
@@ -288,8 +288,8 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--kv-events",
             description =
-                    "The policy prefix knows what instances hold by their KV events, where they publish any (default: by"
-                            + " what they were sent).")
+                    "The policy prefix follows the instances' caches by their KV events, where they publish any (default: by"
+                            + " the requests sent to them).")
     private boolean kvEvents;
 
     @Option(
@@ -367,13 +367,12 @@ final class RouteCommand implements Callable<Integer> {
 
     @Option(
             names = "--api-key",
-            description =
-                    "Key for the instances: for clients that send none, and for what the router asks them itself.")
+            description = "Key for the instances: for clients that send none, and for the router's own requests.")
     private @Nullable String apiKey;
 
     @Option(
             names = "--own-api-key",
-            description = "Key for what the router itself asks the instances (default: that of --api-key).")
+            description = "Key for the router's own requests to the instances (default: that of --api-key).")
     private @Nullable String ownApiKey;
 
     @Option(

@@ -56,7 +56,7 @@ import picocli.CommandLine.Parameters;
             "How to exchange KV caches is vLLM's KVTransferConfig, whole or field by field:",
             "  --kv-transfer-config '{\"kv_connector\": \"SharedStorageConnector\", \"kv_role\": \"kv_producer\"}'",
             "  --kv-transfer-config.kv_connector_extra_config.shared_storage_path /mnt/kv",
-            "How to publish what KV caches hold is vLLM's KVEventsConfig, in the same forms:",
+            "The configuration of KV events is vLLM's KVEventsConfig, in the same forms:",
             "  --kv-events-config '{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}'"
         })
 final class ServeCommand implements Callable<Integer> {
@@ -88,7 +88,7 @@ final class ServeCommand implements Callable<Integer> {
 
     @Option(
             names = "--grpc-port",
-            description = "Port for gRPC as vLLM's front end in Rust has it (services vllm.Inference, vllm.Control,"
+            description = "Port for gRPC as in vLLM's front end in Rust (services vllm.Inference, vllm.Control,"
                     + " grpc.health.v1.Health), 0 for any free one (default: no gRPC).")
     private @Nullable Integer grpcPort;
 
@@ -447,7 +447,7 @@ final class ServeCommand implements Callable<Integer> {
             });
             return serve(config, server, metrics, events, shutdownTimeout);
         } finally {
-            // After the engine, whose last events are published.
+            // After the engine, so that its last events are published.
             events.ifPresent(PublishedKvEvents::close);
             spans.ifPresent(OtlpExporter::close);
         }

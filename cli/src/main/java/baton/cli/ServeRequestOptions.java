@@ -16,7 +16,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.JsonNodeFactory;
 
-/** Where {@code baton bench serve} sends requests, and what is in each. */
+/** The destination and content of the requests of {@code baton bench serve}. */
 final class ServeRequestOptions {
     @Option(
             names = "--backend",

@@ -43,7 +43,7 @@ final class ServeTrafficOptions {
     @Option(
             names = "--max-concurrency",
             paramLabel = "N",
-            description = "Requests at once; what is due beyond that waits in the client (default: any number).")
+            description = "Requests at once; further due ones wait in the client (default: any number).")
     private @Nullable Integer most;
 
     Traffic traffic() {

@@ -27,7 +27,7 @@ final class Service {
      *
      * @param scheme of the URL that is printed
      * @param exitWithParent whether the end of standard input ends the process
-     * @param drain lets the server finish what it has; called only after a signal, as a parent that has ended waits for nothing
+     * @param drain lets the server finish its requests; called only after a signal, as a parent that has ended waits for nothing
      * @param stop closes the server; runs once
      */
     static int run(

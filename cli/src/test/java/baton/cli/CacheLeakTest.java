@@ -18,7 +18,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.io.TempDir;
 
-/** A client of a router learns which prompts another has sent, unless each has a key. {@code -Dtests.trials=N} asks for more prompts. */
+/** A client of a router can find out another client's prompts, unless each has a key. {@code -Dtests.trials=N} asks for more prompts. */
 @Tag("thorough")
 class CacheLeakTest {
     private static final int TRIALS = Integer.getInteger("tests.trials", 40);

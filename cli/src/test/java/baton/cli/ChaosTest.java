@@ -37,9 +37,9 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * A router, two prefill and two decode instances in processes of their own, under load, while instances are killed, stopped, restarted,
- * drained, added, removed, partitioned from the router and change their roles; prompts are split where requests wait. Every request ends
- * in its right answer or in an error that says what happened; a stream that has begun ends in its right answer; none is answered twice or
- * with another's answer, and no block is in use afterwards.
+ * drained, added, removed, partitioned from the router and change their roles; prompts are split where requests wait. Every request ends in
+ * its right answer or in an error with the cause; a stream that has begun ends in its right answer; none is answered twice or with
+ * another's answer, and no block is in use afterwards.
  *
  * <p>{@code -Dtests.chaos_seconds} is how long, {@code -Dtests.seed=N} for other faults.
  */

@@ -33,12 +33,12 @@ class CommandErrorsTest {
         return Program.run(List.of(arguments));
     }
 
-    /** The same within this process, for what is refused before anything begins. */
+    /** The same within this process, for errors before anything begins. */
     private static Ended refusal(String... arguments) {
         return Program.inThisProcess(arguments);
     }
 
-    /** What it said, without the log of what goes well and of how busy the machine is. */
+    /** The errors in its output, without other log lines. */
     private static List<String> complaints(Ended ended) {
         return ended.err()
                 .lines()
@@ -206,7 +206,7 @@ class CommandErrorsTest {
                 List.of("host", "203.0.113.7", "cannot be listened on"));
     }
 
-    /** Each is told before the model is looked at. */
+    /** Each error comes before the model is read. */
     @Test
     void connectorsThatCannotWork() throws Exception {
         Path file = Files.createFile(directory.resolve("file"));

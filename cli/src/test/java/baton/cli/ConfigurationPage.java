@@ -15,9 +15,9 @@ import picocli.CommandLine.Model.ArgSpec;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Model.OptionSpec;
 
-/** Writes docs/configuration.md from what the program parses and what connectors declare. */
+/** Writes docs/configuration.md from the program's options and the connectors' settings. */
 final class ConfigurationPage {
-    /** Variables that main code or the launcher reads, and what they do. */
+    /** Variables that main code or the launcher reads, and their effects. */
     static final Map<String, String> VARIABLES = new TreeMap<>(Map.ofEntries(
             Map.entry("BATON_JAVA_HOME", "The launcher's JDK."),
             Map.entry("BATON_JAVA_OPTS", "More options of the launcher's JVM, such as `-Xmx4g`."),
@@ -79,7 +79,7 @@ final class ConfigurationPage {
             "baton.mooncake.library", "As `BATON_MOONCAKE_LIBRARY`.",
             "baton.copy",
                     "`java`: memory is copied without machine code; `256`, `128`: with vectors of at most so many bits.",
-            "baton.platform", "`macosx-arm64`: does without what macOS lacks, for tests on Linux."));
+            "baton.platform", "`macosx-arm64`: does without features that macOS lacks, for tests on Linux."));
 
     private static final String TRANSFER = """
             ## KVTransferConfig

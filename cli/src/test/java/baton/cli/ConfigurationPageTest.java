@@ -19,13 +19,13 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.node.ObjectNode;
 
-/** docs/configuration.md is what the code says. */
+/** docs/configuration.md agrees with the code. */
 class ConfigurationPageTest {
     private static final Path PAGE = Program.ROOT.resolve("docs", "configuration.md");
     private static final String COMMAND =
             "mvn -pl cli -am -Dsurefire.failIfNoSpecifiedTests=false -Dtest=ConfigurationPageTest -Dtests.write=true package";
 
-    /** A name in quotes, of a variable that has to do with Baton or what it works with. */
+    /** A quoted name of a variable of Baton, or of software that it works with. */
     private static final Pattern VARIABLE = Pattern.compile(
             "\"((?:BATON|VLLM|LMCACHE|MOONCAKE|OTEL|OPENAI|NIXL|UCX|ONEDNN|ATEN)_[A-Z0-9_]*[A-Z0-9]|PYTHONHASHSEED)\"");
 
@@ -33,7 +33,7 @@ class ConfigurationPageTest {
     private static final Pattern PROPERTY = Pattern.compile("\"(baton\\.[a-z.]+)\"");
 
     @Test
-    void thePageIsWhatTheCodeSays() throws IOException {
+    void thePageAgreesWithTheCode() throws IOException {
         String text = ConfigurationPage.text(COMMAND);
         if (Boolean.getBoolean("tests.write")) {
             Files.writeString(PAGE, text);
@@ -58,7 +58,7 @@ class ConfigurationPageTest {
     }
 
     @Test
-    void connectorsSayWhatTheyHave() {
+    void connectorsDeclareTheirSettings() {
         List<KvConnector> connectors = ServiceLoader.load(KvConnector.class).stream()
                 .map(ServiceLoader.Provider::get)
                 .toList();

@@ -28,7 +28,7 @@ class CustomConnectorTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    /** What {@code mvn package} makes of the project. */
+    /** The jar that {@code mvn package} makes of the project. */
     private static Path jar() throws IOException {
         Path classes = INSTANCES.directory("classes");
         JavaCompiler compiler = ToolProvider.getSystemJavaCompiler();

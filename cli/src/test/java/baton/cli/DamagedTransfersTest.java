@@ -22,7 +22,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /**
  * Instances in processes of their own, and a network between them, or between them and their store, that flips bits, cuts, drops, swaps
- * and repeats bytes: tokens and log probabilities are those of one instance alone, in the request whose transfer was damaged and in later
+ * and repeats bytes: tokens and log probabilities are those of one instance alone, in the request with the damaged transfer and in later
  * ones that find its blocks in a cache. {@code -Dtests.damaged=N} is for N damages of each way, {@code -Dtests.seed=N} for others.
  */
 @Tag("thorough")
@@ -101,7 +101,7 @@ class DamagedTransfersTest {
         Answer answer = fleet.handOver(prompt);
         boolean _ = fleet.damages.disarm();
         Answer expected = ProxiedFleet.answer(alone, prompt);
-        assertThat(answer).as("the request whose transfer was damaged").isEqualTo(expected);
+        assertThat(answer).as("the request with the damaged transfer").isEqualTo(expected);
         if (way.path == Path.PIPE) {
             assertThat(fleet.handOver(prompt)).as("the same hand-over again").isEqualTo(expected);
         } else {
@@ -115,7 +115,7 @@ class DamagedTransfersTest {
                     () -> "the prefix cache cannot be reset",
                     () -> fleet.decode.post("/reset_prefix_cache", "").status() == 200);
             assertThat(fleet.again(prompt))
-                    .as("the next request, by what is stored")
+                    .as("the next request, from the store")
                     .isEqualTo(expected);
         }
     }

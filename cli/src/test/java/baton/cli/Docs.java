@@ -47,14 +47,14 @@ final class Docs {
     }
 
     /**
-     * What is between two lines of three backticks.
+     * The text between two lines of three backticks.
      *
      * @param place the page, and the line that it begins after
      * @param section the page, and the heading above
-     * @param language what is behind the backticks; empty for commands, and for much else
+     * @param language behind the backticks; empty for commands, and for much else
      */
     record Block(String place, String section, String language, String text) {
-        /** What a shell reads before it runs something; of what are no commands, such as output, whatever comes out. */
+        /** The lines as a shell reads them; undefined for text that is no command, such as output. */
         List<Line> lines() {
             return language.isEmpty()
                     ? Docs.lines(text).stream()
@@ -68,7 +68,7 @@ final class Docs {
         }
     }
 
-    /** What a shell reads at once, without what follows a {@code #}, and the commands in it. */
+    /** The text that a shell reads at once, without comments behind {@code #}, and the commands in it. */
     record Line(String text, List<Command> commands) {}
 
     /** A command, as a shell splits it: variables that are set for it, and its words. */
@@ -117,7 +117,7 @@ final class Docs {
         return blocks;
     }
 
-    /** A page without what is in code. */
+    /** A page without its code. */
     private static String prose(String page) {
         return page.replaceAll("(?ms)^```.*?^```", "").replaceAll("`[^`\n]*`", "code");
     }
@@ -182,7 +182,7 @@ final class Docs {
         return lines;
     }
 
-    /** Splits a line as a shell does: quotes, escapes, and what separates commands. Nothing is expanded. */
+    /** Splits a line as a shell does: quotes, escapes, and separators of commands. Nothing is expanded. */
     static List<Command> commands(String place, String line) {
         List<Command> commands = new ArrayList<>();
         List<String> words = new ArrayList<>();

@@ -36,13 +36,13 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /**
- * The commands of the pages for users do what they are there for. Those of one section run together, as a reader would type them: what
- * serves goes on, what ends must end well. Then a router hands a prompt over, and an instance alone answers.
+ * The commands of the pages for users work. Those of one section run together, as a reader would type them: servers stay up, other commands
+ * must succeed. Then a router hands a prompt over, and an instance alone answers.
  */
 class DocsCommandsTest {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
 
-    /** First words of what is a command; other lines are output or pictures. */
+    /** First words of commands; other lines are output or pictures. */
     private static final Set<String> PROGRAMS = Set.of(
             "./baton",
             "curl",
@@ -95,7 +95,7 @@ class DocsCommandsTest {
             new Left("docs/kv-server.md", "./baton kv-server --host 10.0.1.1", "a certificate; KvServerTest"),
             new Left("docs/routing.md", "curl", "a request of the reader"),
             new Left("docs/routing.md", "./baton route", "hosts of a network"),
-            new Left("docs/distribution.md", "/opt/baton/bin/baton", "the archive's test runs what is in it"),
+            new Left("docs/distribution.md", "/opt/baton/bin/baton", "the archive's test runs its programs"),
             new Left("docs/distribution.md", "tar", "likewise"),
             new Left("docs/distribution.md", "docker", "the image's test runs its file system"),
             new Left("docs/distribution.md", "sudo", "root, and systemd"),
@@ -151,7 +151,7 @@ class DocsCommandsTest {
     @Tag("thorough")
     @ParameterizedTest
     @MethodSource("sections")
-    void commandsDoWhatTheyAreThereFor(Section section) throws Exception {
+    void commandsWork(Section section) throws Exception {
         prepare();
         List<String> lines = onThisMachine(section.lines());
         Optional<URI> last = Optional.empty();
@@ -179,7 +179,7 @@ class DocsCommandsTest {
         }
     }
 
-    /** What sections take for granted: the program, a directory, a secret. */
+    /** Prepares the program, a directory and a secret, which sections presuppose. */
     private void prepare() throws IOException {
         Path baton = directory.resolve("baton");
         Files.writeString(

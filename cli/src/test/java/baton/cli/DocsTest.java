@@ -22,7 +22,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 import picocli.CommandLine;
 
-/** What the pages for users say: their links lead somewhere, and the program takes their commands. */
+/** The pages for users: their links lead somewhere, and the program accepts their commands. */
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 class DocsTest {
     private final ServeCommand serve = new ServeCommand();
@@ -140,7 +140,7 @@ class DocsTest {
         assertThatThrownBy(() -> parse("bench", "nothing")).hasMessageContaining("nothing");
     }
 
-    /** As the program parses its command line, without what the command does then. */
+    /** Parses a command line as the program does, without running the command. */
     private void parse(String... arguments) {
         program.parseArgs(Baton.withoutConfigs(serve, arguments));
         if (arguments.length > 0 && arguments[0].equals("serve")) {

@@ -13,7 +13,7 @@ import tools.jackson.databind.ObjectMapper;
 
 class DoctorCommandTest {
     @Test
-    void whatAnInstanceWouldChooseIsSaid() throws Exception {
+    void theChoicesOfAnInstanceArePrinted() throws Exception {
         Ended ended = Program.run(
                 List.of("-Dbaton.kernels=libtorch"), List.of("doctor", "--json", Instances.MODEL.toString()));
         assertThat(ended.status()).as(ended.err()).isZero();
@@ -32,7 +32,7 @@ class DoctorCommandTest {
     }
 
     @Test
-    void whatCannotRunFails(@TempDir Path empty) throws Exception {
+    void modelsThatCannotRunFail(@TempDir Path empty) throws Exception {
         Ended ended = Program.run(List.of("doctor", empty.toString()));
         assertThat(ended.status()).isEqualTo(1);
         assertThat(ended.out())

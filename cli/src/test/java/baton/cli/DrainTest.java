@@ -18,7 +18,7 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
-/** What SIGTERM does to an instance. */
+/** The effects of SIGTERM on an instance. */
 class DrainTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();

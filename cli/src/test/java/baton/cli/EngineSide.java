@@ -29,7 +29,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** An engine in this process with the real tiny model, and what it has measured. */
+/** An engine in this process with the real tiny model, and its measurements. */
 final class EngineSide implements AutoCloseable {
     static final int BLOCK = 16;
     static final int ANSWER_TOKENS = 6;

@@ -12,7 +12,7 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * Stands in for {@code baton serve} and {@code baton route}: answers every prompt with a token made of it. The system property
- * {@code fake} says what the router does: {@code wrong} answers with another token; {@code tie} too, and the
+ * {@code fake} chooses the router's behaviour: {@code wrong} answers with another token; {@code tie} too, and the
  * instance's own token is hardly more probable; {@code computed} hands nothing over.
  */
 final class FakeBaton {

@@ -42,7 +42,7 @@ record FleetRun(URI url, int requests, int clients, List<Instance> decodes, bool
         this(url, requests, clients, decodes, false);
     }
 
-    /** What happens in the middle of a run. */
+    /** An event in the middle of a run. */
     interface Event {
         void happen() throws Exception;
     }

@@ -57,7 +57,7 @@ import org.junit.jupiter.api.Test;
 class FloorsTest {
     private static final JavaClasses CODE = new ClassFileImporter()
             .withImportOption(ImportOption.Predefined.DO_NOT_INCLUDE_TESTS)
-            // Modules whose tests other tests use are in jars here.
+            // Tests that other modules use are in jars here.
             .withImportOption(location -> !location.contains("-tests.jar"))
             .importPackages("baton");
 
@@ -86,7 +86,7 @@ class FloorsTest {
             new Wait(Semaphore.class, "acquire"),
             new Wait(Process.class, "waitFor"));
 
-    /** Classes with waits that have no deadline, and what they wait for. Nested classes are included, in all these lists. */
+    /** Classes with waits without a deadline, and the awaited events. Nested classes are included, in all these lists. */
     private static final Map<String, String> UNTIMED_WAITS = Map.ofEntries(
             entry("baton.cli.Service", "until a signal"),
             entry("baton.cli.UpCommand", "until a signal, or a process ends"),
@@ -118,7 +118,7 @@ class FloorsTest {
 
     private static final Set<String> KV_MEMORY = Set.of("baton.kv.KvCache", "baton.kv.KvMemory");
 
-    /** Classes that read or write the pool's bytes, and what makes them do without over a device's pool. */
+    /** Classes that read or write the pool's bytes, and the reason why they need not with a device's pool. */
     private static final Map<String, String> HOST_MEMORY = Map.ofEntries(
             entry("baton.kv.BlockCopy", "a copy by the host, over a staging pool"),
             entry("baton.kv.staging.StagedWorker", "the staging pool itself"),
@@ -500,7 +500,7 @@ class FloorsTest {
 
     /** Engines, benches and servers get their backend from {@code ModelBackends}. */
     @Test
-    void nobodyNamesABackendOfComputation() {
+    void noClassNamesABackendOfComputation() {
         noClasses()
                 .that()
                 .resideOutsideOfPackages("baton.engine.model..", "baton.engine.backend..")

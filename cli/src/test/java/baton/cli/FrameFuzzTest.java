@@ -242,7 +242,7 @@ class FrameFuzzTest {
         return text.getBytes(StandardCharsets.US_ASCII);
     }
 
-    /** A call in HTTP/2, whose headers are literals without compression (RFC 7541, 6.2.2). */
+    /** A call in HTTP/2, with headers as literals without compression (RFC 7541, 6.2.2). */
     private static List<byte[]> grpc(String method, byte[] message) throws IOException {
         ByteArrayOutputStream headers = new ByteArrayOutputStream();
         List<String> fields = List.of(
@@ -308,7 +308,7 @@ class FrameFuzzTest {
         return List.of(greeting, ready, frames);
     }
 
-    /** What a process holds. */
+    /** The resources of a process. */
     private record Held(int threads, int files, long bytes) {
         static Held of(Instance server) {
             try (Stream<Path> files = Files.list(Path.of("/proc", Long.toString(server.pid()), "fd"))) {

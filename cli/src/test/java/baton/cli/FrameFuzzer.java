@@ -18,7 +18,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** Says again what clients have said to ports of this host, over connections of its own, with mutations. */
+/** Replays, with mutations, the bytes that clients have sent to ports of this host, over connections of its own. */
 final class FrameFuzzer {
     private static final int AT_ONCE = 16;
     private static final int CONNECT_MILLIS = 2000;

@@ -154,19 +154,19 @@ class HandoverFaultsTest {
             injected.merge(fault, 1, Integer::sum);
         }
         System.out.printf(
-                "HandoverFaultsTest: %d faults %s; %d answers right, %d legs ended with what served them, %d left by their clients"
+                "HandoverFaultsTest: %d faults %s; %d answers right, %d legs ended with their instance, %d left by their clients"
                         + " (-Dtests.seed=%d)%n",
                 FAULTS, injected, tally.right.get(), tally.ended.get(), tally.left.get(), SEED);
     }
 
-    /** What became of legs. */
+    /** The outcomes of legs. */
     private record Tally(AtomicInteger right, AtomicInteger ended, AtomicInteger left) {
         Tally() {
             this(new AtomicInteger(), new AtomicInteger(), new AtomicInteger());
         }
     }
 
-    /** Requests, one fault among them, and what must be true afterwards. */
+    /** Requests, one fault among them, and the conditions afterwards. */
     private static final class Round {
         private final Fault fault;
         private final Random random;
@@ -199,7 +199,7 @@ class HandoverFaultsTest {
                         return null;
                     }));
                 }
-                Await.until(LATEST, () -> "nobody has asked anything", () -> begun.get() > 0);
+                Await.until(LATEST, () -> "no request has begun", () -> begun.get() > 0);
                 pause(300);
                 switch (fault) {
                     case PREFILL_DIES -> hit.instance.kill();

@@ -271,7 +271,7 @@ class HandoverMatrixTest {
             return decode.engine.ask(id, asked.prompt(), EngineSide.ANSWER, Optional.of(params));
         }
 
-        /** What a client knows of an instance before it is asked. */
+        /** The parameters that a client has of an instance before it asks. */
         private static JsonFields address(JsonFields params) {
             ObjectNode known = Instances.JSON.createObjectNode().put("do_remote_prefill", true);
             for (String name : List.of("remote_engine_id", "remote_host", "remote_port", "tp_size")) {
@@ -280,7 +280,7 @@ class HandoverMatrixTest {
             return JsonFields.of("kv_transfer_params", known);
         }
 
-        /** @return tokens whose bytes were compared */
+        /** @return tokens with compared bytes */
         private int check(Future<RequestOutput> answer) throws Exception {
             String what = "%s of %d tokens, -Dtests.seed=%d".formatted(id, asked.prompt().length, SEED);
             EngineSide.check(answer, asked, what);

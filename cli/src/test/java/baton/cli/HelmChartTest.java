@@ -62,7 +62,7 @@ class HelmChartTest {
         assertThat(said).contains("Invalid: 0", "Errors: 0", "Skipped: 0").doesNotContain("Valid: 0");
     }
 
-    /** What the schemas are there for. */
+    /** The schemas refuse wrong values. */
     @Test
     void aMisspeltFieldIsInvalid() throws Exception {
         Path manifests = Files.writeString(
@@ -232,7 +232,7 @@ class HelmChartTest {
         return said;
     }
 
-    /** A process that has ended; what it said is in a file. */
+    /** A process that has ended; its output is in a file. */
     private Process start(List<String> command) throws IOException, InterruptedException {
         Process process = new ProcessBuilder(command)
                 .redirectErrorStream(true)

@@ -116,8 +116,8 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
     }
 
     /**
-     * Starts a server whose blocks move from memory to memory, and whose answers do not depend on where a prompt was computed; does
-     * not wait for it.
+     * Starts a server that moves blocks from memory to memory, and gives the same answers wherever a prompt was computed; does not wait for
+     * it.
      *
      * @param connector {@code NixlConnector} or {@code NixlPushConnector}
      */
@@ -416,7 +416,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             return metrics.metrics(url());
         }
 
-        /** The sum of the samples of that name whose labels contain {@code label}. */
+        /** The sum of the samples of that name with labels that contain {@code label}. */
         double metric(String sample, String label) throws IOException, InterruptedException {
             return sum(metrics(), sample, label);
         }
@@ -455,7 +455,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
     }
 
-    /** The sum of the samples of that name whose labels contain {@code label}. */
+    /** The sum of the samples of that name with labels that contain {@code label}. */
     private static double sum(Map<String, Double> samples, String sample, String label) {
         return samples.entrySet().stream()
                 .filter(entry -> entry.getKey().equals(sample) || entry.getKey().startsWith(sample + "{"))

@@ -14,7 +14,7 @@ import org.zeromq.ZContext;
 import org.zeromq.ZMQ;
 import tools.jackson.databind.JsonNode;
 
-/** An instance publishes what its caches hold. */
+/** An instance publishes the content of its caches. */
 class KvEventsTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -66,7 +66,7 @@ class KvEventsTest {
     }
 
     @Test
-    void aWrongKvEventSettingEndsTheStartWithWhatIsRight() throws Exception {
+    void aWrongKvEventSettingEndsTheStartWithTheAllowedValues() throws Exception {
         Program.Ended ended = Program.run(List.of("serve", "--kv_events_config", "{\"enabled\": true}"));
         assertThat(ended.status()).isEqualTo(2);
         assertThat(ended.err()).contains("kv_events_config.enabled: unknown field; known: enable_kv_cache_events, ");

@@ -100,7 +100,7 @@ class KvFilesCommandTest {
     }
 
     @Test
-    void kvFilesInWhatIsNoDirectoryAreRefused() {
+    void kvFilesRefusesAFileAsDirectory() {
         Run missing = run("kv-files", "gc", root.resolve("missing").toString());
         assertThat(missing.status()).isEqualTo(2);
         assertThat(missing.err()).contains("DIR: is ", "missing", "not a directory");

@@ -37,7 +37,7 @@ final class Ledgers {
         return (promptLength - 1) / blockSize * blockSize;
     }
 
-    /** Cases whose every step has a clear best token, in any arithmetic. */
+    /** Cases with a clear best token in every step, in any arithmetic. */
     static List<Case> clear() {
         return CASES.stream().filter(recorded -> recorded.margin > 2).toList();
     }

@@ -157,7 +157,7 @@ class LlmdTest {
         }
     }
 
-    /** Both legs are sent at once; the decode instance waits for what the prefill instance stores in the directory of both. */
+    /** Both legs are sent at once; the decode instance waits for the blocks that the prefill instance stores in the directory of both. */
     @Test
     void offloading() throws Exception {
         String tier = "[{\"type\":\"fs\",\"root_dir\":\"" + INSTANCES.directory("offloaded") + "\"}]";
@@ -185,7 +185,7 @@ class LlmdTest {
             Counts counts = fleet.ask();
             assertThat(counts.prompts().computed()).as(counts.toString()).isLessThanOrEqualTo(BLOCK * REQUESTS);
 
-            // The decode instance is asked first, and the prefill instance only for what is not stored.
+            // The decode instance is asked first, and the prefill instance only for blocks that are not stored.
             ObjectNode body = Instances.greedy(Ledgers.prompt(300, 77), 4).put("cache_hit_threshold", 0.8);
             Prompts before = prefill.prompts();
             Reply cold = fleet.post(body);
@@ -390,7 +390,7 @@ class LlmdTest {
             return counts;
         }
 
-        /** What the scheduler counts under a name. */
+        /** The scheduler's count under a name. */
         private double counted(String name) throws Exception {
             URI scheduler = URI.create("http://127.0.0.1:" + (schedulerPorts + 2));
             try (ApiClient client = new ApiClient()) {

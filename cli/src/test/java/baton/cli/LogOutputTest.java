@@ -85,7 +85,7 @@ class LogOutputTest {
     }
 
     @Test
-    void whatIsLoggedAfterTheEndIsWrittenAtOnce() throws Exception {
+    void linesAfterTheEndAreWrittenAtOnce() throws Exception {
         PrintStream lines;
         try (LogOutput output = LogOutput.to(stream(target))) {
             lines = stream(output);

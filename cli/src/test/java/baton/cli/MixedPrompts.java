@@ -46,7 +46,7 @@ final class MixedPrompts {
     }
 
     /**
-     * What is said in a conversation.
+     * The prompts of a conversation.
      *
      * @param opening that other conversations begin with too
      * @param questions tokens of each turn
@@ -91,7 +91,7 @@ final class MixedPrompts {
         int[] answer(int[] prompt) throws Exception;
     }
 
-    /** @param salt only prompts with the same one share what is cached of them */
+    /** @param salt only prompts with the same one share cached blocks */
     static Asking through(Instance router, int maxTokens, String salt) {
         return prompt -> router.post(
                         "/v1/completions",

@@ -72,7 +72,7 @@ class MultiHandoverTest {
 
     @ParameterizedTest
     @MethodSource("compositions")
-    void whatAPrefillInstanceHasStoredLoadsAfterItsDeath(Composition composition) throws Exception {
+    void storedPromptsLoadAfterTheDeathOfTheirPrefillInstance(Composition composition) throws Exception {
         Path shared = INSTANCES.directory(composition.name());
         Instance prefill = serve(composition, "prefill", "kv_producer", shared);
         Instance decode = serve(composition, "decode", "kv_consumer", shared);
@@ -122,7 +122,7 @@ class MultiHandoverTest {
                 composition.config(role, shared));
     }
 
-    /** Has the prompt computed for another instance; what leads there. */
+    /** Has the prompt computed for another instance. Returns the reference to its blocks. */
     private static JsonNode prefilled(Instance prefill, Case asked) throws Exception {
         ObjectNode body = Instances.greedy(asked.prompt(), 1);
         body.putObject("kv_transfer_params").put("do_remote_decode", true).put("do_remote_prefill", false);

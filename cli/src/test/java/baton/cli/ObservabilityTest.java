@@ -25,7 +25,10 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** What a router and two instances, processes that hand a prompt over, tell operators: one trace, explanations, and the dashboard's metrics. */
+/**
+ * The output of a router and two instances, processes that hand a prompt over, for operators: one trace, explanations, and the dashboard's
+ * metrics.
+ */
 class ObservabilityTest {
     private static final int TOKENS = 4;
     private static final String TRACE = "4bf92f3577b34da6a3ce929d0e0e4736";

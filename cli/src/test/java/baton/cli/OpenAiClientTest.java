@@ -46,7 +46,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** OpenAI's own client, which validates what it is sent, in front of a router and in front of a server; in bf16, with a key. */
+/** OpenAI's own client, which validates the answers, in front of a router and in front of a server; in bf16, with a key. */
 class OpenAiClientTest {
     private static final String MODEL = "ledger";
     private static final String KEY = "s3cret";
@@ -296,7 +296,7 @@ class OpenAiClientTest {
 
     @ParameterizedTest
     @MethodSource("endpoints")
-    void chatTakesToolsAndRefusesWhatItCannotKeep(Endpoint endpoint) {
+    void chatTakesToolsAndRefusesUnsupportedOnes(Endpoint endpoint) {
         var chat = endpoint.client.chat().completions();
         ChatCompletion answer = chat.create(question()
                         .logprobs(true)
@@ -379,7 +379,7 @@ class OpenAiClientTest {
                         endpoint.client.completions().createStreaming(endless(1))) {
             assertThat(first.stream().findFirst()).isPresent();
             assertThat(second.stream().findFirst()).isPresent();
-            // Both places are taken: what comes now waits.
+            // Both places are taken: the next request waits.
             CompletableFuture<HttpResponse<String>> third = endpoint.instance.postAndGoOn(
                     "/v1/completions",
                     Instances.greedy(Ledgers.prompt(100, 3), 1000).put("ignore_eos", true),

@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** What docs/operations.md quotes is what the code says. */
+/** The quotes in docs/operations.md agree with the code. */
 class OperationsPageTest {
     private static final Pattern CODE = Pattern.compile("`([^`]+)`");
     private static final Pattern LOGGED = Pattern.compile("(INFO|WARN|ERROR) (.+)");
@@ -33,7 +33,7 @@ class OperationsPageTest {
 
     private static final Pattern PART = Pattern.compile("\"((?:[^\"\\\\]|\\\\.)*)\"");
 
-    /** What metrics of vLLM's names begin with where the rest is put together. */
+    /** The beginnings of vLLM's metric names where the code assembles the rest. */
     private static final List<String> PREFIXES =
             List.of("vllm:nixl_", "vllm:mooncake_", "vllm:kv_offload_", "baton:p2p_");
 
@@ -90,7 +90,7 @@ class OperationsPageTest {
     }
 
     @Test
-    void thePageHasWhatIsLookedFor() {
+    void thePageHasTheQuotes() {
         assertThat(logLines()).hasSizeGreaterThan(30);
         assertThat(answers()).hasSizeGreaterThan(8);
         assertThat(metrics()).hasSizeGreaterThan(20);

@@ -95,7 +95,7 @@ class P2pHandoverTest {
                 handOver(legs, random);
             }
             for (Side side : sides) {
-                // Sends may fail: a decode instance does not want what it turned out to have in its cache.
+                // Sends may fail: a decode instance refuses tokens that it has in its cache after all.
                 side.engine.assertNone(
                         "baton:kv_load_failures",
                         "baton:kv_save_failures",

@@ -126,7 +126,7 @@ class PdProcessesTest {
         assertThat(decode.metric("baton:kv_handoff_rejected_total", "corrupt")).isZero();
     }
 
-    /** What the receiver has already is not read again. */
+    /** Blocks that the receiver has already are not read again. */
     @Test
     @Order(2)
     void aPrefixThatTheDecodeInstanceHasIsNotMovedAgain() throws Exception {

@@ -26,8 +26,8 @@ import java.util.stream.Stream;
 import picocli.CommandLine;
 
 /**
- * The program in processes of their own, started as the launcher starts it: from jars, with an AOT cache, without which a process
- * computes more to start than to do what a test asks of it. Both are made when the first test asks and kept until a class changes.
+ * The program in processes of their own, started as the launcher starts it: from jars, with an AOT cache, without which starting a process
+ * takes more time than its test. Both are made when the first test asks and kept until a class changes.
  */
 final class Program {
     static final Path ROOT = Path.of(System.getProperty("baton.root"));
@@ -73,7 +73,7 @@ final class Program {
         }
     }
 
-    /** Runs {@code baton} within this process, for what ends by itself and starts no threads that stay. */
+    /** Runs {@code baton} within this process, for commands that end by themselves and leave no threads. */
     static Ended inThisProcess(String... arguments) {
         StringWriter out = new StringWriter();
         StringWriter err = new StringWriter();

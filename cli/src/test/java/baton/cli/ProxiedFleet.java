@@ -155,7 +155,7 @@ final class ProxiedFleet implements AutoCloseable {
         return new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
     }
 
-    /** What was sent through the proxies. */
+    /** The bytes sent through the proxies. */
     List<DamagingProxy.Conversation> conversations() {
         return Stream.concat(
                         Stream.of(front, back).distinct().flatMap(proxy -> proxy.conversations().stream()),

@@ -84,7 +84,7 @@ class PushRouteTest {
         assertThat(by.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
         Await.until(
                 Instances.DEADLINE,
-                () -> "the prefill instance has not counted what it wrote",
+                () -> "the prefill instance has not counted its writes",
                 () -> prefill.metric("vllm:nixl_bytes_transferred_sum", "") > written);
         assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "")).isEqualTo(read);
     }
@@ -203,7 +203,7 @@ class PushRouteTest {
         assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(89 + 39);
     }
 
-    /** One of them has its prompt's blocks written, the other computes it: neither waits for what does not come. */
+    /** One of them has its prompt's blocks written, the other computes it: neither waits for blocks that do not come. */
     @Test
     void severalSamplesOfOnePrompt() throws Exception {
         ObjectNode body = Instances.greedy(Ledgers.prompt(90, 73), MAX_TOKENS).put("n", 2);

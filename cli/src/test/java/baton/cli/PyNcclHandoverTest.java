@@ -122,7 +122,7 @@ class PyNcclHandoverTest {
 
     /** A prefill instance is asked for one sample only. */
     @Test
-    void furtherSamplesAreComputedFromWhatTheFirstOneTook() throws Exception {
+    void furtherSamplesAreComputedFromTheFirstOnesBlocks() throws Exception {
         int[] prompt = Ledgers.prompt(75, 9);
         int port = FreePorts.inARow(2);
         try (EngineSide prefill = start(KvRole.PRODUCER, port, 1, 1, 2048);
@@ -143,7 +143,7 @@ class PyNcclHandoverTest {
             });
             decode.awaitRest();
             decode.assertNone("baton:kv_lookup_failures");
-            // Of two samples, what follows the last full block.
+            // The tokens of two samples behind the last full block.
             assertThat(decode.scheduledTokens.get()).isEqualTo(3 * (EngineSide.ANSWER_TOKENS - 1) + 2 * (75 - 64));
         }
     }
@@ -170,14 +170,14 @@ class PyNcclHandoverTest {
                 () -> router.get("/health").status() == 200);
         handsOver(router, prefill, decode, alone, 90);
 
-        // In the middle: what the consumer waits for does not come.
+        // In the middle: the awaited entry does not come.
         int[] prompt = Ledgers.prompt(120, 3);
         ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor();
         try (clients) {
             Future<Reply> waiting = clients.submit(() -> decode.complete(prompt, 4));
             Await.until(
                     deadline,
-                    () -> "nobody waits for KV",
+                    () -> "no request waits for KV",
                     () -> decode.metric("vllm:num_requests_waiting", "")
                                     + decode.metric("vllm:num_requests_running", "")
                             > 0);

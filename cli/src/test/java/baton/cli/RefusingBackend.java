@@ -22,7 +22,7 @@ import java.io.IOException;
 import java.util.List;
 import java.util.Optional;
 
-/** Computes as the processor's backend does, with pools whose bytes only the model can address. */
+/** Computes as the processor's backend does, with pools that only the model can address. */
 final class RefusingBackend implements ModelBackend {
     private final ModelBackend cpu = new CpuBackend();
 

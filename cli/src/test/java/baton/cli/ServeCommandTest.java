@@ -28,7 +28,7 @@ import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** vLLM's flags and what they become. */
+/** vLLM's flags and their effects. */
 @Isolated("It sets the process's standard error.")
 class ServeCommandTest {
     private static ServeCommand parsed(String... flags) {
@@ -47,7 +47,7 @@ class ServeCommandTest {
         return serve.serverConfig(serve.engineConfig()).build();
     }
 
-    /** What a line of the access log becomes. */
+    /** The logged form of a line of the access log. */
     private static String logged(ServerConfig config) {
         PrintStream err = System.err;
         ByteArrayOutputStream seen = new ByteArrayOutputStream();
@@ -274,7 +274,7 @@ class ServeCommandTest {
         "--block-size, 0, block_size",
         "--scheduling-policy, lifo, scheduling_policy"
     })
-    void whatCannotBeSaysWhichFlag(String flag, String value, String field) {
+    void impossibleValuesNameTheFlag(String flag, String value, String field) {
         assertThatThrownBy(() -> config("m", flag, value))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining(field)

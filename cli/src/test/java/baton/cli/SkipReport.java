@@ -22,7 +22,7 @@ import org.w3c.dom.NodeList;
 import org.xml.sax.SAXException;
 
 /**
- * Prints the tests that a build has skipped and what each of them lacks, over all modules. Surefire runs it in the phase {@code verify} of the
+ * Prints the tests that a build has skipped and the reasons, over all modules. Surefire runs it in the phase {@code verify} of the
  * last module only.
  */
 class SkipReport {
@@ -32,13 +32,13 @@ class SkipReport {
     private static final String ABORTED = "org.opentest4j.TestAbortedException: ";
 
     @Test
-    void everySkippedTestSaysWhatItLacks() throws IOException {
+    void everySkippedTestNamesItsMissingRequirement() throws IOException {
         Path root = Path.of(System.getProperty("baton.root", ".."));
         Instant start = Instant.parse(System.getProperty("baton.build.start", Instant.EPOCH.toString()));
         List<Skip> skips = skips(root, start);
         System.out.print(text(skips));
         assertThat(skips)
-                .as("each skipped test has a message that says what is missing")
+                .as("each skipped test has a message that names the missing requirement")
                 .noneMatch(skip -> skip.reason().isBlank()
                         || skip.reason().startsWith("assumption is not")
                         || skip.reason().contains("Expecting"));

@@ -20,7 +20,7 @@ import java.util.function.ToLongFunction;
 import java.util.stream.LongStream;
 import java.util.stream.Stream;
 
-/** What a process holds, counted while it has nothing to do, and whether that grows. */
+/** The resources of a process, counted while it has nothing to do, and their growth. */
 final class SoakGrowth {
     /** Java threads and open files that may come and go: carriers of virtual threads, a connection being closed. */
     static final int THREADS = 4;
@@ -144,7 +144,7 @@ final class SoakGrowth {
         }
     }
 
-    /** {@code uordblks + hblkhd} of glibc's {@code mallinfo2}: what was allocated in arenas and by mapping. */
+    /** {@code uordblks + hblkhd} of glibc's {@code mallinfo2}: the bytes allocated in arenas and by mapping. */
     private static long malloced() {
         Linker linker = Linker.nativeLinker();
         MemoryLayout info = MemoryLayout.structLayout(MemoryLayout.sequenceLayout(10, ValueLayout.JAVA_LONG));

@@ -55,7 +55,7 @@ import org.junit.jupiter.api.io.TempDir;
  * long and short requests, aborts at every stage, refusals, sinks that throw, clients that leave, engines that are closed while
  * they work. In rounds: after each, nothing may be in use, and memory, threads and files are counted.
  *
- * <p>{@code -Dsoak.seconds} is how long, {@code -Dtests.seed} what is asked.
+ * <p>{@code -Dsoak.seconds} is the duration, {@code -Dtests.seed} the seed of the requests.
  */
 @Tag("soak")
 class SoakTest {

@@ -35,7 +35,7 @@ class StorageFaultsTest {
     @SuppressWarnings("NullAway.Init")
     private static Instance prefill;
 
-    /** Recomputes what it cannot load. */
+    /** Recomputes blocks that it cannot load. */
     @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 

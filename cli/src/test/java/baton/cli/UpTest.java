@@ -135,7 +135,7 @@ class UpTest {
     }
 
     @Test
-    void aConnectorWhoseStoreIsNotNamedIsRefused() throws Exception {
+    void aConnectorWithoutItsStoreIsRefused() throws Exception {
         Process up = start("--connector", "MooncakeStoreConnector");
         try {
             assertThat(up.waitFor(DEADLINE)).isTrue();
@@ -254,7 +254,7 @@ class UpTest {
         throw new AssertionError("it said only: " + said);
     }
 
-    /** Sends what the printed curl command sends. */
+    /** Sends the request of the printed curl command. */
     private static String answer(String said) throws Exception {
         Matcher curl = Pattern.compile("curl -s (\\S+) -H 'Content-Type: application/json' -d '([^']*)'")
                 .matcher(said);

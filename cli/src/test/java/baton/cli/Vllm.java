@@ -35,7 +35,7 @@ final class Vllm implements AutoCloseable {
     static final String MODEL = "tiny-ledger";
 
     /**
-     * What an instance is started with.
+     * The options of an instance.
      *
      * @param directory that the checkpoint's directory is in
      * @param model name of the checkpoint's directory, and of the model

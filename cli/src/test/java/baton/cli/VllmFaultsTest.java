@@ -42,7 +42,7 @@ import tools.jackson.databind.node.ObjectNode;
  * for others.
  */
 @Tag("peers")
-@Isolated("vLLM and what it is measured against need the cores.")
+@Isolated("vLLM and its counterpart need the cores.")
 @Timeout(3600)
 class VllmFaultsTest {
     private static final int FAULTS = Integer.getInteger("tests.faults", 200);
@@ -230,8 +230,7 @@ class VllmFaultsTest {
                     case 1 -> params.put(field, -1);
                     default -> params.put(field, "another");
                 }
-                // The answer, or what is wrong: a reference that is not signed is believed as far as its numbers can
-                // be.
+                // The answer, or an error: an unsigned reference is accepted if its numbers are possible.
                 assertThat(decode(asked, params).status()).as("%s", params).isBetween(200, 499);
             }
             case REFERENCE_IS_LATE -> {
@@ -265,7 +264,7 @@ class VllmFaultsTest {
         };
     }
 
-    /** What vLLM's prefill leg says of its blocks. */
+    /** The reference to the blocks of vLLM's prefill leg. */
     private ObjectNode reference(Asked asked) throws Exception {
         ObjectNode first = MixedFleet.body(asked.prompt(), 1).put("cache_salt", "s" + salts.incrementAndGet());
         first.set("kv_transfer_params", MixedFleet.doRemoteDecode());

@@ -28,7 +28,7 @@ import tools.jackson.databind.node.ObjectNode;
  * differ from the golden ones in fp32, or from its own with other requests in the batch or a part of the prompt cached.
  */
 @Tag("peers")
-@Isolated("vLLM and what it is measured against need the cores.")
+@Isolated("vLLM and its counterpart need the cores.")
 @Timeout(1800)
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 abstract class VllmHalvesContract {

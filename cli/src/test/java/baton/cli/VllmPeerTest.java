@@ -26,7 +26,7 @@ import tools.jackson.databind.node.ObjectNode;
  * mvn -Ppeers -pl cli -am package} runs it, with {@code -Dtests.prompts=N} N prompts in each direction.
  */
 @Tag("peers")
-@Isolated("vLLM and what it is measured against need the cores.")
+@Isolated("vLLM and its counterpart need the cores.")
 @Timeout(1200)
 class VllmPeerTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 100);
@@ -68,7 +68,7 @@ class VllmPeerTest {
         assertThat(vllm.log()).doesNotContain("EngineDeadError");
     }
 
-    /** What vLLM answers alone: with a salt of its own nothing of it is in a cache. */
+    /** vLLM's answer alone: with a salt of its own no token of it is in a cache. */
     private static int[] alone(int[] prompt) throws Exception {
         ObjectNode body = MixedFleet.body(prompt, MAX_TOKENS).put("cache_salt", "alone-" + SALTS.incrementAndGet());
         return vllm.post("/v1/completions", body.toString()).tokenIds();
@@ -244,7 +244,7 @@ class VllmPeerTest {
     }
 
     @Test
-    void cpuBlocksAreRefusedWhereTheirOrderIsNotTold() throws Exception {
+    void cpuBlocksAreRefusedWhereTheirOrderIsUnknown() throws Exception {
         Instance unknowing =
                 fleet.starter().serve("unknowing", "kv_consumer", MixedFleet.EXTRA + "side_channel_port", "0");
         Instance router = fleet.starter().route("to unknowing", vllm.url(), unknowing.url());

@@ -26,7 +26,7 @@ import tools.jackson.databind.JsonNode;
  * demand the hash of 0.33. The messages of both versions are the same.
  */
 @Tag("peers")
-@Isolated("vLLM and what it is measured against need the cores.")
+@Isolated("vLLM and its counterpart need the cores.")
 @Timeout(1200)
 class VllmUpgradeTest {
     private static final String NEW = "0.33.0";

@@ -38,7 +38,7 @@ import tools.jackson.databind.node.ObjectNode;
  * {@code -Dtests.seconds=N} allow, {@code -Dtests.seed=N} others, {@code -Dtests.model=DIR} tries another model, and {@code -Dtests.dtypes=bfloat16} one type only.
  */
 @Tag("peers")
-@Isolated("vLLM and what it is measured against need the cores.")
+@Isolated("vLLM and its counterpart need the cores.")
 @Timeout(3600)
 class VllmVerifyTest {
     private static final int HANDOVERS = Integer.getInteger("tests.handovers", 100);
@@ -289,7 +289,7 @@ class VllmVerifyTest {
                 System.arraycopy(blocks(prefilled(fleet, mixed)), at, wrong, at, own.length - at);
             }
             case HALF_FILLED -> {
-                // The rest of the block has what was there before.
+                // The rest of the block has its earlier content.
                 int[] begun = Arrays.copyOf(prompt, at * Vllm.BLOCK + Vllm.BLOCK / 2);
                 wrong[at] = blocks(prefilled(fleet, begun))[at];
             }

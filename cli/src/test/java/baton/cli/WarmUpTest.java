@@ -13,7 +13,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What is to be seen of the warm-up of a process: one line in its log. */
+/** The visible part of the warm-up of a process: one line in its log. */
 @Tag("thorough")
 class WarmUpTest {
     @RegisterExtension

@@ -20,7 +20,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.zip.CRC32C;
 
-/** What an engine's pool holds, of all ranks together and token by token, whatever its block size and number of ranks. */
+/** The content of an engine's pool, of all ranks together and token by token, whatever its block size and number of ranks. */
 final class WatchedPool {
     /** By engine id: an engine makes its connector itself, from a name, so there is no other way to it. */
     private static final Map<String, WatchedPool> ALL = new ConcurrentHashMap<>();
@@ -46,7 +46,7 @@ final class WatchedPool {
         return Optional.ofNullable(digests.get(requestId));
     }
 
-    /** What the connector was last told to load for the request. */
+    /** The last load that the connector was given for the request. */
     Optional<Loaded> loaded(String requestId) {
         return Optional.ofNullable(loads.get(requestId));
     }

@@ -40,7 +40,7 @@ record Choices(List<Finding> findings, boolean loadsLibTorch) {
         return new Choices(all, loadsLibTorch);
     }
 
-    /** Adds what is found; whether LibTorch's operators compute. */
+    /** Adds findings about kernels. Returns whether LibTorch's operators compute. */
     private static boolean kernels(ModelConfig config, List<Finding> all) {
         try {
             DTypeChoice dtype = DTypeChoice.here(Optional.empty(), config, Quantization.NONE);

@@ -14,9 +14,9 @@ import tools.jackson.databind.node.ObjectNode;
  * The findings.
  *
  * @param model needs and speed of an instance of the model
- * @param machine what the machine and its operating system have
+ * @param machine features of the machine and its operating system
  * @param software libraries
- * @param choices what Baton takes
+ * @param choices of Baton
  */
 public record Examination(List<Finding> model, List<Finding> machine, List<Finding> software, List<Finding> choices) {
     public Examination {
@@ -57,7 +57,7 @@ public record Examination(List<Finding> model, List<Finding> machine, List<Findi
         return all;
     }
 
-    /** Lines for people: a line for each finding, and below it what to do. */
+    /** The report: a line for each finding, and below it the advice. */
     public List<String> lines() {
         int width = all().stream()
                 .mapToInt(finding -> finding.name().length())

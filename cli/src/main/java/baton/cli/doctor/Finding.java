@@ -4,11 +4,11 @@ import java.util.Locale;
 import java.util.Optional;
 
 /**
- * One thing that was looked at.
+ * One examined property.
  *
  * @param name of it, in few words
- * @param found what is there, one line
- * @param level what it means for Baton
+ * @param found the property's value, one line
+ * @param level its meaning for Baton
  * @param advice one line with the command or setting that changes it; empty if nothing is to be changed
  */
 public record Finding(String name, String found, Level level, Optional<String> advice) {

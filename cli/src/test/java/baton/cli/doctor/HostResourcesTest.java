@@ -90,7 +90,7 @@ class HostResourcesTest {
     }
 
     @Test
-    void coresThatAreHeldBackAreTold() {
+    void coresThatAreHeldBackAreReported() {
         assertThat(finding("cores", 1, Set.of()).found()).contains("1 of the machine's 2");
         assertThat(finding("cores", 1, Set.of()).level()).isEqualTo(Level.ADVICE);
     }
@@ -116,7 +116,7 @@ class HostResourcesTest {
     }
 
     @Test
-    void fewFilesAndLittleMemoryAreTold() throws IOException {
+    void fewFilesAndLittleMemoryAreReported() throws IOException {
         limits("unlimited", "1024");
         assertThat(finding("open files limit").advice().orElseThrow()).contains("LimitNOFILE");
         write("sys/fs/cgroup/memory.max", "1073741824\n");
@@ -125,7 +125,7 @@ class HostResourcesTest {
     }
 
     @Test
-    void aProcessorWithoutVectorsIsTold() {
+    void aProcessorWithoutVectorsIsReported() {
         assertThat(finding("processor", 2, Set.of("sse2")).level()).isEqualTo(Level.ADVICE);
     }
 
