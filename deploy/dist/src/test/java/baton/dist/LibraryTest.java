@@ -51,7 +51,7 @@ class LibraryTest {
     }
 
     @Test
-    void aProjectOfItsOwnUsesWhatIsInstalled() throws Exception {
+    void aSeparateProjectUsesTheInstalledLibrary() throws Exception {
         assumeTrue(
                 Stream.of(System.getenv("PATH").split(File.pathSeparator))
                         .anyMatch(place -> Files.isExecutable(Path.of(place, "mvn"))),
@@ -69,7 +69,7 @@ class LibraryTest {
                     repository,
                     "-DskipTests",
                     "-Dspotless.check.skip=true",
-                    // Jars of another repository are no reason to compile again what this build has compiled.
+                    // Jars of another repository are no reason to compile this build's classes again.
                     "-Dmaven.compiler.useIncrementalCompilation=false",
                     "-pl",
                     "engine,connectors",

@@ -23,13 +23,13 @@ import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
 /**
- * Makes what the image consists of, a directory for each layer: {@code system} (a Java runtime by jlink, and of the C library and others what
- * it and LibTorch load), {@code native} (LibTorch and the tokenizer, unpacked), {@code program} (jars, the tiny model, the AOT cache).
+ * Makes the layers of the image, a directory for each: {@code system} (a Java runtime by jlink, and the parts of the C library and others
+ * that it and LibTorch load), {@code native} (LibTorch and the tokenizer, unpacked), {@code program} (jars, the tiny model, the AOT cache).
  *
  * <p>The image has no shell. Nothing is unpacked when it runs, so that its file system can be read-only.
  */
 public final class Layers {
-    /** What libraries use of the JDK, and what is found by name only; jdk.unsupported has {@code sun.misc.Signal}. */
+    /** The modules of the JDK that libraries use, also by name only; jdk.unsupported has {@code sun.misc.Signal}. */
     private static final List<String> MODULES = List.of(
             "java.logging", "java.management", "java.naming", "java.xml", "jdk.management", "jdk.unsupported", "jdk.zipfs");
 
@@ -138,7 +138,7 @@ public final class Layers {
         return modules;
     }
 
-    /** Copies jars, and out of them what is native. Returns the names of those that are left, in order. */
+    /** Copies jars, and the native files out of them. Returns the names of those that are left, in order. */
     private List<String> unpack(Path lib) throws IOException {
         Path native_ = Files.createDirectories(natives.resolve("opt/baton/native"));
         List<String> jars = new ArrayList<>();

@@ -194,7 +194,7 @@ class ImageTest {
 
     /** Also says that nothing is unpacked and that the AOT cache is the image's. */
     @Test
-    void theImageSaysWhatItIs() throws Exception {
+    void theImageHasItsLabels() throws Exception {
         Process doctor = container("doctor", "doctor", "--json");
         String said = new String(doctor.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
         assertThat(doctor.waitFor(DEADLINE)).as("ended in time").isTrue();
