@@ -141,6 +141,30 @@ class MembershipTest {
     }
 
     @Test
+    void thousandsOfPrefixesAreTakenOver() throws Exception {
+        FakeInstance loading = fixture.instance();
+        int prefixes = 4000;
+        String hot = "{\"token_ids\":[1],\"uses\":1},".repeat(prefixes);
+        prefill.behaviour = (request, response) -> response.end(
+                request.uri().startsWith("/v1/hot_prefixes")
+                        ? "{\"prefixes\":[" + hot.substring(0, hot.length() - 1) + "]}"
+                        : "{}");
+        Router router = router(
+                List.of(prefill.uri(), loading.uri()),
+                List.of(decode.uri()),
+                Discovery.Settings.NONE,
+                Optional.of(KEY));
+        HttpResponse<String> drained = fixture.postTo(
+                router,
+                "/v1/instances/drain",
+                "{\"role\":\"prefill\",\"url\":\"%s\",\"keep_cache\":true,\"wait\":100}".formatted(prefill.uri()),
+                "Authorization",
+                "Bearer " + KEY);
+        assertThat(drained.body())
+                .contains("\"kept_cache\":{\"prefixes\":" + prefixes + ",", "\"failed\":0,\"done\":true}");
+    }
+
+    @Test
     void anInstanceChangesItsRole() throws Exception {
         FakeInstance other = fixture.instance();
         Router router = router(

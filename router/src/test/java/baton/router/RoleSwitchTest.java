@@ -148,6 +148,21 @@ class RoleSwitchTest {
     }
 
     @Test
+    void anInstanceThatDoesNotComeUpInTheRoleKeepsItsFormerOne() throws Exception {
+        other.behaviour = roles(
+                (request, response) -> {
+                    other.health = request.body().contains("decode") ? 503 : 200;
+                    response.end("{\"role\":\"decode\"}");
+                },
+                FakeInstance.json(200, RouterFixture.ANSWER));
+        Router router = router(Duration.ofMillis(300));
+        HttpResponse<String> refused = toDecode(router);
+        assertThat(refused.statusCode()).isEqualTo(400);
+        assertThat(refused.body()).contains("it does not come up as a decode instance");
+        awaitChange(router, "refused", "prefill");
+    }
+
+    @Test
     void aChangeWithoutWorkIsTakenBack() throws Exception {
         other.behaviour = roles(
                 (request, response) -> response.end("{\"role\":\"decode\",\"decode\":{\"requests\":0,\"tokens\":0}}"),

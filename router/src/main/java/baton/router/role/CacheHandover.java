@@ -12,6 +12,7 @@ import baton.router.upstream.Instance;
 import baton.router.upstream.Membership;
 import baton.router.upstream.Question;
 import io.vertx.core.Future;
+import io.vertx.core.Promise;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpMethod;
 import java.time.Duration;
@@ -124,7 +125,9 @@ public final class CacheHandover {
                         : Future.failedFuture("GET /v1/hot_prefixes answers " + answer.status()))
                 .compose(prefixes -> {
                     known.put(leaving.url(), new Progress(prefixes.size(), 0, 0, 0, false));
-                    return next(leaving, staying, prefixes, started);
+                    Promise<Void> done = Promise.promise();
+                    next(leaving, staying, prefixes, started, done);
+                    return done.future();
                 })
                 .onComplete(end -> {
                     Progress progress = known.computeIfPresent(leaving.url(), (_, last) -> last.over());
@@ -157,13 +160,15 @@ public final class CacheHandover {
         return bodies;
     }
 
-    private Future<Void> next(Instance leaving, List<Instance> staying, List<JsonObjectText> rest, long started) {
-        if (rest.isEmpty() || control.nanos() - started > LONGEST.toNanos()) {
-            return Future.succeededFuture();
+    /** Futures that are composed for each prefix would complete one within the other: the stack is too small for thousands. */
+    private void next(
+            Instance leaving, List<Instance> staying, List<JsonObjectText> rest, long started, Promise<Void> done) {
+        if (rest.isEmpty() || staying.isEmpty() || control.nanos() - started > LONGEST.toNanos()) {
+            done.complete();
+            return;
         }
-        List<Instance> takers =
-                toEach || staying.isEmpty() ? staying : List.of(staying.get(rest.size() % staying.size()));
-        return Future.all(takers.stream()
+        List<Instance> takers = toEach ? staying : List.of(staying.get(rest.size() % staying.size()));
+        Future.all(takers.stream()
                         .map(each -> move(leaving, each, rest.getFirst())
                                 .otherwise(failure -> {
                                     log.warn("{} lacks a prefix of {}: {}", each, leaving, failure.getMessage());
@@ -174,7 +179,7 @@ public final class CacheHandover {
                                     known.computeIfPresent(leaving.url(), (_, last) -> last.plus(result));
                                 }))
                         .toList())
-                .compose(_ -> next(leaving, staying, rest.subList(1, rest.size()), started));
+                .onComplete(_ -> next(leaving, staying, rest.subList(1, rest.size()), started, done));
     }
 
     /** Both legs. A prefix whose blocks are not kept for the other instance is computed there. */

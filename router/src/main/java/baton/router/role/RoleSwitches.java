@@ -147,16 +147,21 @@ public final class RoleSwitches {
     }
 
     private Future<Instance> awaitUp(Instance.Role role, String url, long since) {
-        Optional<Instance> found = membership.find(role, url);
-        if (found.filter(Instance::isUp).isPresent()) {
-            return Future.succeededFuture(found.get());
-        }
-        if (found.isEmpty() || isOver(since)) {
-            return Future.failedFuture(url + " is "
-                    + found.map(Instance::state).orElse("removed") + ", it does not come up as a " + role.label()
-                    + " instance");
-        }
-        return control.vertx().timer(POLL_MILLIS).compose(_ -> awaitUp(role, url, since));
+        Promise<Instance> up = Promise.promise();
+        // Not a future composed for each look: a thousand that complete one within the other overflow the stack.
+        control.vertx().setPeriodic(POLL_MILLIS, poll -> {
+            Optional<Instance> found = membership.find(role, url);
+            if (found.filter(Instance::isUp).isPresent()) {
+                up.complete(found.get());
+            } else if (found.isEmpty() || isOver(since)) {
+                up.fail(url + " is " + found.map(Instance::state).orElse("removed") + ", it does not come up as a "
+                        + role.label() + " instance");
+            }
+            if (up.future().isComplete()) {
+                control.vertx().cancelTimer(poll);
+            }
+        });
+        return up.future();
     }
 
     private boolean isOver(long since) {
