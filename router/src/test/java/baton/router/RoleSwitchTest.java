@@ -200,6 +200,33 @@ class RoleSwitchTest {
     }
 
     @Test
+    void streamsLeaveAnInstanceThatHasItsFormerRoleAgain() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        other.behaviour = roles(
+                FakeInstance.json(200, "{\"role\":\"decode\",\"decode\":{\"requests\":0,\"tokens\":0}}"),
+                (_, response) -> open.complete(response));
+        decode.behaviour = (_, response) -> FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM))
+                .end(LAST);
+        Router router = router(Duration.ofMillis(300));
+        assertThat(toDecode(router).body()).contains("\"changed\":true");
+        String body = "{\"prompt\":\"hello\",\"stream\":true}";
+        List<CompletableFuture<HttpResponse<String>>> answers =
+                List.of(fixture.postAndGoOn(router, body), fixture.postAndGoOn(router, body));
+        HttpServerResponse response = RouterFixture.result(open);
+        fixture.awaitMetric(router, "baton:router_role_changes_total{result=\"rolled_back\",role=\"decode\"}", 1);
+
+        FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM), FIRST + ":t 0 11\n\n");
+
+        for (CompletableFuture<HttpResponse<String>> answer : answers) {
+            assertThat(RouterFixture.result(answer).body()).endsWith("data: [DONE]\n\n");
+        }
+        assertThat(decode.received.getLast().body()).contains("\"token_ids\":[11]");
+        assertThat(fixture.metric(
+                        router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"leaving\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
     void changesOfInstancesThatWereRemovedAreForgotten() throws Exception {
         other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
         Router router = router(RouterFixture.SOON);

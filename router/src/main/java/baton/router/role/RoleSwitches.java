@@ -228,6 +228,7 @@ public final class RoleSwitches {
                 .executeBlocking(() -> membership.add(to.other(), change.address), false)
                 .onComplete(_ -> {
                     membership.moveFrom(to, url);
+                    change.instance.drain(true);
                     end(url, new RoleChange(to, State.ROLLED_BACK, reason));
                 });
         tellFormer(change.instance, to.other());
