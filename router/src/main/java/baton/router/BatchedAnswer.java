@@ -264,9 +264,16 @@ final class BatchedAnswer {
 
         private void leave() {
             if (!partOver) {
-                partOver = true;
-                whenLeft.run();
+                over().run();
             }
+        }
+
+        /** Returns the action of a client that leaves. It holds the prompt's request, of which there may be thousands. */
+        private Runnable over() {
+            Runnable left = whenLeft;
+            partOver = true;
+            whenLeft = () -> {};
+            return left;
         }
 
         @Override
@@ -327,7 +334,7 @@ final class BatchedAnswer {
             if (partOver) {
                 return;
             }
-            partOver = true;
+            Runnable _ = over();
             if (status != 200) {
                 // The answer of an instance may be JSON of several lines, or no JSON.
                 fail(
@@ -351,17 +358,17 @@ final class BatchedAnswer {
         }
 
         private void refuse(String why) {
-            partOver = true;
+            Runnable left = over();
             status = 502;
             ApiError error = ApiError.upstream(502, why);
             fail(this, headSent ? error.toEvent() : error.toJson());
-            whenLeft.run();
+            left.run();
         }
 
         @Override
         public void reset() {
             if (!partOver) {
-                partOver = true;
+                Runnable _ = over();
                 status = 502;
                 ApiError error =
                         ApiError.upstream(502, "the answer to prompt " + number + " of " + count + " broke off");

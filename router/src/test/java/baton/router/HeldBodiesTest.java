@@ -3,6 +3,7 @@ package baton.router;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.flow.KvTransferParamsFlow;
+import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -65,6 +66,31 @@ class HeldBodiesTest {
             for (RawClient client : clients) {
                 client.close();
             }
+        }
+    }
+
+    @Test
+    void promptsWithAnAnswerHoldNoBody() throws Exception {
+        int prompts = 60;
+        FakeInstance prefill = fixture.instance();
+        FakeInstance decode = fixture.instance();
+        decode.behaviour = (received, response) -> {
+            if (!received.body().contains("\"prompt\":\"last\"")) {
+                response.end(RouterFixture.ANSWER);
+            }
+        };
+        Router router = fixture.router(
+                KvTransferParamsFlow.NAME, List.of(prefill), List.of(decode), Optional.empty(), LocalPrefill.NEVER);
+        String body =
+                "{\"prompt\":[" + "\"a\",".repeat(prompts) + "\"last\"],\"user\":\"" + "a".repeat(BODY_BYTES) + "\"}";
+        try (RawClient client = new RawClient(router.port())) {
+            long before = heldHeap();
+            client.post("/v1/completions", body);
+            fixture.awaitMetric(router, "baton:router_requests_total{outcome=\"ok\"}", prompts);
+            prefill.received.clear();
+            decode.received.clear();
+            long bodies = (heldHeap() - before) / BODY_BYTES;
+            assertThat(bodies).isLessThan(prompts / 2);
         }
     }
 
