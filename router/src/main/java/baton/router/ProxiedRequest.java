@@ -242,8 +242,8 @@ final class ProxiedRequest {
     /** Serves one of several prompts. */
     void serve(Answer answer, int number, JsonObjectText body) {
         context.inFlight().running().incrementAndGet();
-        ProxiedRequest part =
-                new ProxiedRequest(context, upstream, request, answer, pass.ofPart(), id + "-" + number, 0);
+        ProxiedRequest part = new ProxiedRequest(
+                context, upstream, request, answer, pass.ofPart(), HandoffFlow.idWithEnd(id, "-" + number), 0);
         part.learnTokens(part.completion(body));
     }
 

@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.router.ShadowComparison.Verdict;
 import baton.router.body.JsonObjectText;
+import baton.router.flow.HandoffFlow;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Question;
 import baton.router.upstream.UpstreamClient;
@@ -69,7 +70,9 @@ final class ShadowRequest {
             return;
         }
         long began = context.reporting().ticker().nanos();
-        MultiMap own = MultiMap.caseInsensitiveMultiMap().addAll(headers).set(Headers.REQUEST_ID, id + "-shadow");
+        MultiMap own = MultiMap.caseInsensitiveMultiMap()
+                .addAll(headers)
+                .set(Headers.REQUEST_ID, HandoffFlow.idWithEnd(id, "-shadow"));
         Question question = new Question(
                 request.method(),
                 Headers.target(request),

@@ -5,6 +5,7 @@ import baton.router.HandoffAttempt.HandOver;
 import baton.router.RequestLegs.Target;
 import baton.router.body.JsonObjectText;
 import baton.router.body.PromptField;
+import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics.ContinuationOutcome;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.policy.RoutingPolicy;
@@ -194,7 +195,7 @@ final class StreamContinuation {
         Target told = new Target(
                 decode.instance(),
                 decode.why() + "; continues the answer after " + position.tokens() + " tokens" + position.difference());
-        String id = request.id() + "." + pauses;
+        String id = HandoffFlow.idWithEnd(request.id(), "." + pauses);
         request.held()
                 .work(body.length() + position.bytes(), () -> position.continued(body))
                 .onComplete(

@@ -118,6 +118,14 @@ class BatchedPromptsTest {
     }
 
     @Test
+    void promptsOfARequestWithTheLongestIdAreServed() throws Exception {
+        fixture.post(router, "{\"prompt\":[\"0\",\"1\"]}", "X-Request-Id", "a".repeat(256));
+        assertThat(decode.received)
+                .map(request -> request.headers().get("X-Request-Id"))
+                .containsExactlyInAnyOrder("a".repeat(254) + "-0", "a".repeat(254) + "-1");
+    }
+
+    @Test
     void theStreamsOfAllPromptsAreOne() throws Exception {
         HttpResponse<String> answer = fixture.post(
                 router,

@@ -137,6 +137,15 @@ class ContinuedStreamsTest {
     }
 
     @Test
+    void aStreamWithTheLongestIdContinues() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+
+        fixture.post(router(decode, other), BODY, "X-Request-Id", "a".repeat(256));
+
+        assertThat(other.only().headers().get("X-Request-Id")).isEqualTo("a".repeat(254) + ".1");
+    }
+
+    @Test
     void aThirdInstanceContinuesWhatASecondOneContinued() throws Exception {
         FakeInstance third = fixture.instance();
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();

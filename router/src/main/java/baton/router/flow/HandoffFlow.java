@@ -24,6 +24,9 @@ public sealed interface HandoffFlow
     List<String> NAMES =
             List.of(ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, P2pFlow.NAME, MooncakeFlow.NAME);
 
+    /** Characters of {@code X-Request-Id} that instances take. */
+    int MOST_ID = 256;
+
     /** The field by which connectors find each other. */
     String PARAMS = ConnectorAddress.FIELD;
 
@@ -73,6 +76,11 @@ public sealed interface HandoffFlow
     /** {@code X-Request-Id} of a decode leg without a prefill leg. */
     default String idWithoutHandoff(String requestId) {
         return requestId;
+    }
+
+    /** An id for a leg of its own, of at most as many characters as instances take. */
+    static String idWithEnd(String requestId, String end) {
+        return requestId.substring(0, Math.min(requestId.length(), MOST_ID - end.length())) + end;
     }
 
     /**

@@ -25,7 +25,6 @@ public record PushFlow() implements HandoffFlow {
     public static final String NAME = "kv_transfer_params_push";
 
     private static final Logger log = LoggerFactory.getLogger(PushFlow.class);
-    private static final int MAX_ID = 256;
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     @Override
@@ -92,8 +91,8 @@ public record PushFlow() implements HandoffFlow {
 
     /** Differs for each request and each attempt: with an id used twice, the blocks of one would be taken for those of the other. */
     private static String uniqueId(String requestId) {
-        String end =
-                "." + HexFormat.of().toHexDigits(ThreadLocalRandom.current().nextLong());
-        return requestId.substring(0, Math.min(requestId.length(), MAX_ID - end.length())) + end;
+        return HandoffFlow.idWithEnd(
+                requestId,
+                "." + HexFormat.of().toHexDigits(ThreadLocalRandom.current().nextLong()));
     }
 }
