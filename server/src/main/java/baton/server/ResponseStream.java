@@ -227,14 +227,25 @@ final class ResponseStream {
         engineIds.forEach(engine::abort);
     }
 
-    /** The server ends: an answer that can be continued elsewhere loses its connection, others are aborted. */
+    /** The server ends: an answer that another instance can give loses its connection, others are aborted. */
     void breakOff() {
-        if (!tellsTokens) {
+        if (canBreakOff()) {
+            breakOff("abort", Optional.empty());
+        } else {
             abort();
-            return;
         }
+    }
+
+    /** Whether a router continues the answer elsewhere, or begins it anew, as its client has nothing of it. */
+    private boolean canBreakOff() {
+        return tellsTokens
+                || (exchange.request().getHeader(Continuation.WANTED) != null
+                        && !exchange.response().headWritten());
+    }
+
+    private void breakOff(String finish, Optional<String> error) {
         abandon(engineIds);
-        end("abort", 200, Optional.empty());
+        end(finish, 200, error);
         exchange.reset();
     }
 
@@ -327,6 +338,10 @@ final class ResponseStream {
         if (finished.reason() == FinishReason.ERROR) {
             choice.finished = Optional.of(finished);
             String reason = finished.error().orElse("the engine gave no reason");
+            if (engine.status().failure().isPresent() && canBreakOff()) {
+                breakOff("error", Optional.of(reason));
+                return;
+            }
             fail(ApiException.internal("generation failed: " + reason), engineIds);
             return;
         }
@@ -467,9 +482,7 @@ final class ResponseStream {
                     head.id(),
                     pendingBytes,
                     maxPendingBytes);
-            abandon(engineIds);
-            end("client_too_slow", 200, Optional.empty());
-            exchange.reset();
+            breakOff("client_too_slow", Optional.empty());
             return;
         }
         begin();

@@ -11,6 +11,7 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -206,10 +207,7 @@ class DisconnectTest {
     @Test
     void drainBreaksStreamsThatCanBeContinuedAtItsDeadline() throws Exception {
         try (RawClient client = fixture.raw()) {
-            String body = "{\"prompt\":\"a\",\"stream\":true}";
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                    + "X-Baton-Token-Ids: 1\r\nContent-Length: " + body.length() + "\r\n\r\n" + body);
-            Session session = fixture.engine.nextSubmitted();
+            Session session = askForTokenIds(client, "{\"prompt\":\"a\",\"stream\":true}");
             session.output(0, "so far");
             assertThat(client.head()).contains("X-Baton-Stream: {\"id\":\"cmpl-");
             assertThat(client.chunk()).contains("so far").contains("\n\n:t 0 ").endsWith("\n\n");
@@ -217,6 +215,40 @@ class DisconnectTest {
             assertThat(client.closed()).isTrue();
             assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
         }
+    }
+
+    /** A router begins the answer anew elsewhere, as its client has nothing of it. */
+    @Test
+    void drainBreaksAnswersWithoutTokenIdsAtItsDeadline() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            Session session = askForTokenIds(client, "{\"prompt\":\"a\",\"best_of\":2}");
+            session.output(0, "so far");
+            fixture.server.close(Duration.ofMillis(50));
+            assertThat(client.closed()).isTrue();
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"", ",\"stream\":true", ",\"best_of\":2"})
+    void anEngineThatFailsBreaksAnswersThatARouterGetsElsewhere(String fields) throws Exception {
+        try (RawClient client = fixture.raw()) {
+            Session session = askForTokenIds(client, "{\"prompt\":\"a\"" + fields + "}");
+            session.output(0, "so far");
+            if (fields.contains("stream")) {
+                assertThat(client.head()).contains("X-Baton-Stream: ");
+                assertThat(client.chunk()).contains("so far");
+            }
+            fixture.engine.fails("no memory");
+            session.finish(0, FinishReason.ERROR, Optional.empty(), Optional.of("no memory"));
+            assertThat(client.closed()).isTrue();
+            assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
+        }
+    }
+
+    private Session askForTokenIds(RawClient client, String body) throws Exception {
+        client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                + "X-Baton-Token-Ids: 1\r\nContent-Length: " + body.length() + "\r\n\r\n" + body);
+        return fixture.engine.nextSubmitted();
     }
 
     @Test
