@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
+import java.util.SplittableRandom;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
@@ -245,7 +246,7 @@ public abstract class WireContract {
 
     private MemorySegment pattern(long seed, int bytes) {
         byte[] content = new byte[bytes];
-        new Random(seed).nextBytes(content);
+        new SplittableRandom(seed).nextBytes(content);
         MemorySegment pattern = arena.allocate(Math.max(1, bytes)).asSlice(0, bytes);
         return pattern.copyFrom(MemorySegment.ofArray(content));
     }
