@@ -104,6 +104,8 @@ record JsonWriter(
         if (!first) {
             out.append(itemSeparator);
         }
+        // The object or list is charged for when it is whole.
+        budget.limitText(out.length());
         if (indent != null) {
             out.append(lineBreak).append(indent);
         }
