@@ -31,7 +31,7 @@ import tools.jackson.databind.node.ObjectNode;
 class AgainstBenchTest {
     private static final Path TINY_LEDGER = Path.of(System.getProperty("baton.root", ".."), "models", "tiny-ledger");
     private static final Duration DEADLINE = Duration.ofMinutes(2);
-    /** Of runs that a server ends by not answering: on a busy machine the cases before it take seconds. */
+    /** The budget of runs that a server ends by not answering: on a busy machine the cases before it take seconds. */
     private static final Duration HANGING_BUDGET = Duration.ofSeconds(15);
 
     private static JsonNode run(Completions baton, Completions other) throws IOException {

@@ -11,7 +11,7 @@ import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
 class RandomModelTest {
-    /** So that an instance of it can warm up, and be asked by programs that send text. */
+    /** The tokenizer lets an instance warm up, and answer programs that send text. */
     @Test
     void itsTokenizerEncodesAnyText() throws Exception {
         ModelConfig config = new ModelConfig(

@@ -35,17 +35,17 @@ import picocli.CommandLine.Option;
 @Command(name = "aot-training", hidden = true, description = "Does a little of everything and ends.")
 final class AotTrainingCommand implements Callable<Integer> {
     private static final int QUESTIONS = 8;
-    /** Of the router's flows but the first. */
+    /** The time of each of the router's flows but the first. */
     private static final Duration ROUTING = Duration.ofMillis(500);
 
-    /** Of the first flow: enough for the JVM to see which code of a router under load is hot, as the AOT cache keeps that too. */
+    /** The time of the first flow: enough for the JVM to find the hot code of a router under load, as the AOT cache keeps that too. */
     private static final Duration LOADED = Duration.ofSeconds(4);
 
     private static final int CLIENTS = 16;
 
     private static final Duration FORMATS = Duration.ofSeconds(1);
 
-    /** Of each connector. */
+    /** The time of each connector's hand-overs. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
 
     @Option(names = "--brief", description = "Load classes and little more: a tenth of each time.")

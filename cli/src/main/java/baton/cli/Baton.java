@@ -31,7 +31,7 @@ import tools.jackson.databind.node.ObjectNode;
         mixinStandardHelpOptions = true,
         versionProvider = Baton.Version.class)
 public final class Baton {
-    /** Of {@code -Xmx32m} the JVM counts a part as not usable. */
+    /** The least usable heap. The JVM counts a part of {@code -Xmx32m} as not usable. */
     private static final long LEAST_HEAP = 24 << 20;
 
     /** Options of benchmarks that may be below 0: fields of requests, and a seed. */
@@ -46,7 +46,7 @@ public final class Baton {
 
     private record Subcommand(String name, Supplier<Object> maker) {}
 
-    /** In the order of the help, where {@code serve} is the last. */
+    /** The subcommands in the order of the help, where {@code serve} is the last. */
     private static final List<Subcommand> SUBCOMMANDS = List.of(
             new Subcommand("route", RouteCommand::new),
             new Subcommand("drain", DrainCommand::new),
@@ -150,7 +150,7 @@ public final class Baton {
         return others.toArray(String[]::new);
     }
 
-    /** With all subcommands. */
+    /** The command line with all subcommands. */
     static CommandLine commandLine(ServeCommand serve) {
         return commandLine(serve, Optional.empty());
     }

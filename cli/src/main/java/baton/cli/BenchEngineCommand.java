@@ -34,7 +34,7 @@ import tools.jackson.databind.node.ObjectNode;
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class BenchEngineCommand implements Callable<Integer> {
-    /** Of the budget; the rest is for the engine. */
+    /** The share of the budget for the comparison; the rest is for the engine. */
     private static final double AGAINST_SHARE = 0.5;
 
     private static final Duration MODELS_DEADLINE = Duration.ofSeconds(10);

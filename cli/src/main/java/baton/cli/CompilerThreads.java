@@ -20,7 +20,7 @@ final class CompilerThreads {
     private static final Logger log = LoggerFactory.getLogger(CompilerThreads.class);
     private static final Path THREADS = Path.of("/proc/self/task");
 
-    /** Of 19: a tenth of a processor where others want it, all of it otherwise. */
+    /** The nice value, of 19 at most: a tenth of a processor where others want it, all of it otherwise. */
     static final int NICE = 10;
 
     private static final int PRIO_PROCESS = 0;

@@ -56,7 +56,7 @@ record FleetVerification(
             "river", "copper", "lantern", "meadow", "winter", "basket", "harbor", "pepper", "violin", "marble",
             "garden", "silver", "anchor", "pillow", "rocket", "butter", "candle", "forest", "ladder", "mirror");
 
-    /** In which a prompt is asked. */
+    /** The situation in which a prompt is sent. */
     enum Situation {
         COLD("asked first"),
         REPEATED("asked again"),

@@ -51,13 +51,13 @@ class ChaosTest {
     private static final int MAX_TOKENS = 16;
     private static final String KEY = "operator";
     private static final String BROKEN_STREAM = "stream ended by an error";
-    /** Of one request: far more than all that the router and the instances wait for. */
+    /** The limit of one request: far more than all waits of the router and the instances. */
     private static final Duration LATEST = Duration.ofSeconds(60);
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    /** With answers that are all different, which shows one that went to another request. */
+    /** Cases with different answers, so that an answer to another request is detected. */
     private static final List<Case> ASKED = Ledgers.clear().stream()
             .filter(each -> each.prompt().length > 40 && each.prompt().length < 1000)
             .toList();

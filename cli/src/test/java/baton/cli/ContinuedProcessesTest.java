@@ -74,7 +74,7 @@ class ContinuedProcessesTest {
     /** A process that starts takes the processors from the instances that continue. */
     private static final Duration BEFORE_RESTART = Duration.ofMillis(Long.getLong("tests.continued.restart", 1000));
 
-    /** In which times between tokens are measured before and after a drain. */
+    /** The time in which intervals between tokens are measured before and after a drain. */
     private static final Duration GAPS_WINDOW = Duration.ofSeconds(2);
 
     private static final Duration LATEST = Duration.ofMinutes(5);
@@ -102,7 +102,7 @@ class ContinuedProcessesTest {
     /** Milliseconds of prefill legs that computed a whole prompt. */
     private final List<Double> computed = Collections.synchronizedList(new ArrayList<>());
 
-    /** From the failure of a stream's instance to its next event. */
+    /** The pause from the failure of a stream's instance to its next event. */
     private record Pause(double millis, boolean isPromptCached, JsonNode steps) {}
 
     /** Times between two tokens. */
@@ -209,7 +209,7 @@ class ContinuedProcessesTest {
         return INSTANCES.serveBlocks(name, MODEL, MEMORY, "NixlConnector", role, options.toArray(String[]::new));
     }
 
-    /** With the id and time of all answers. */
+    /** An answer with the id and time of all answers. */
     private static String comparable(String answer) {
         assertThat(different(ID, answer)).as("ids in %s", answer).hasSize(1);
         assertThat(different(CREATED, answer)).as("times in %s", answer).hasSize(1);

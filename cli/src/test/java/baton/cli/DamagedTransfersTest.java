@@ -30,9 +30,9 @@ class DamagedTransfersTest {
     private static final int DAMAGED = Integer.getInteger("tests.damaged", 3);
     private static final long SEED = Long.getLong("tests.seed", 3);
     private static final long TOKEN_BYTES = 6144;
-    /** Of a prompt's keys and values, and some more. */
+    /** The bytes of a prompt's keys and values, and some more. */
     private static final long MOST_BYTES = ProxiedFleet.LONGEST * TOKEN_BYTES + 8192;
-    /** Of heads and control messages. */
+    /** The bytes of heads and control messages. */
     private static final long HEAD_BYTES = 1500;
 
     @RegisterExtension

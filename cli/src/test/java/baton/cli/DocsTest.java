@@ -99,7 +99,7 @@ class DocsTest {
         assertThatCode(() -> parse(arguments)).doesNotThrowAnyException();
     }
 
-    /** Of pages that show options without a command. */
+    /** Pages that show options without a command. */
     @Test
     void theProgramTakesOptionsOfConfigurations() {
         List<List<String>> options = Docs.blocks().stream()

@@ -24,7 +24,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Tag("thorough")
 @Timeout(300)
 class EncryptedClusterTest {
-    /** Of {@link baton.messages.SealedChannel}: each side sends it first. */
+    /** The preamble of {@link baton.messages.SealedChannel}, which each side sends first. */
     private static final String PREAMBLE = "baton-sealed/";
 
     @RegisterExtension

@@ -106,7 +106,7 @@ class HandoverFaultsTest {
         alone.kill();
     }
 
-    /** On a port and with an engine id that it has again after a restart. */
+    /** Starts an instance on a port and with an engine id that it has again after a restart. */
     private static Instance serve(String name, String role, int port) throws IOException {
         return INSTANCES.serve(
                 name,
@@ -171,7 +171,7 @@ class HandoverFaultsTest {
         private final Fault fault;
         private final Random random;
         private final Tally tally;
-        /** That the fault hits, if it hits one. */
+        /** The prefill instance that the fault hits, if it hits one. */
         private final Prefill hit;
 
         private final Queue<CompletableFuture<?>> prefilling = new ConcurrentLinkedQueue<>();
@@ -379,7 +379,7 @@ class HandoverFaultsTest {
             }
         }
 
-        /** To everything where the instance listens, but its API. */
+        /** Sends garbage to all ports of the instance but its API. */
         private void garbage(Instance instance, List<SocketChannel> open) throws Exception {
             int own = instance.url().getPort();
             List<InetSocketAddress> ports = listening(instance.pid()).stream()

@@ -44,7 +44,7 @@ class HandoverMatrixTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 12);
     private static final long SEED = Long.getLong("tests.seed", 4);
     private static final int MOST_AT_ONCE = 16;
-    /** Of the second wave, with a simulated GPU, where a prompt takes seconds. */
+    /** The prompts of the second wave, with a simulated GPU, where a prompt takes seconds. */
     private static final int GPU_PROMPTS = 6;
 
     private static final int BLOCK = EngineSide.BLOCK;
@@ -52,7 +52,7 @@ class HandoverMatrixTest {
     private static final int SECONDS = 300;
     private static final String KEEP = "{\"do_remote_decode\": true}";
 
-    /** Of both sides. */
+    /** The driver of both sides. */
     private static final Driver GPU = new SimulatedDriver();
 
     /** Prompts that are asked at once, with the answers of an engine alone. */
@@ -136,7 +136,7 @@ class HandoverMatrixTest {
         return cells;
     }
 
-    /** With a GPU that is simulated; {@code HandoverOnDeviceTest} hands over without host memory in between. */
+    /** The cells with a simulated GPU; {@code HandoverOnDeviceTest} hands over without host memory in between. */
     static List<Cell> gpuCells() {
         return List.of(
                 new Cell(Way.SHARED_MEMORY, Pools.GPU_TO_HOST, false, 1, 1, BLOCK),

@@ -128,7 +128,7 @@ class HelmChartTest {
                         values.equals("llmd") ? List.of("serve", "serve") : List.of("serve", "serve", "route"));
     }
 
-    /** By rules of prometheus-adapter, over metrics that instances have. */
+    /** The rules of prometheus-adapter use metrics that instances have. */
     @Test
     void everyMetricThatScalesIsServed() throws Exception {
         Path rules = CHART.resolveSibling("prometheus-adapter.yaml");
@@ -181,7 +181,7 @@ class HelmChartTest {
         Baton.commandLine(new ServeCommand()).parseArgs(rest.toArray(String[]::new));
     }
 
-    /** With the flag's key and a file that is there. */
+    /** The arguments with the flag's key and an existing file. */
     private List<String> withSecret(List<String> arguments) throws IOException {
         Path secret = Files.writeString(directory.resolve("secret"), "0123456789abcdef0123456789abcdef");
         return arguments.stream()

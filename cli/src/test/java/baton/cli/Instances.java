@@ -466,7 +466,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
     /** Where prompt tokens' KV came from. */
     record Prompts(int computed, int cached, int transferred) {
-        /** From all samples of an instance. */
+        /** The counts from all samples of an instance. */
         static Prompts of(Map<String, Double> samples) {
             String name = "vllm:prompt_tokens_by_source_total";
             return new Prompts(

@@ -19,7 +19,7 @@ import tools.jackson.databind.node.ObjectNode;
 class MultiHandoverTest {
     private static final int BLOCK = 16;
     private static final int MAX_TOKENS = 20;
-    /** Of the model in float32. */
+    /** The bytes of the model in float32. */
     private static final double BYTES_PER_TOKEN = 6144;
 
     @RegisterExtension

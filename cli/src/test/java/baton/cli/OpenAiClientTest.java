@@ -114,7 +114,7 @@ class OpenAiClientTest {
         assertThat(Ledgers.clear()).hasSizeGreaterThan(12);
     }
 
-    /** As models/tiny-ledger/README.md says. */
+    /** The special tokens are those of models/tiny-ledger/README.md. */
     @ParameterizedTest
     @MethodSource("endpoints")
     void recordedPromptsAsTextHaveTheirSpecialTokens(Endpoint endpoint) {

@@ -34,7 +34,7 @@ final class PartitionedLink implements AutoCloseable {
         threads.execute(this::accept);
     }
 
-    /** Of the server, through this relay. */
+    /** The server's URL through this relay. */
     URI url() {
         return URI.create("http://127.0.0.1:" + door.getLocalPort());
     }

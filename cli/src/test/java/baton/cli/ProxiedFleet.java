@@ -40,9 +40,9 @@ final class ProxiedFleet implements AutoCloseable {
 
     /** Where keys and values go. */
     enum Path {
-        /** To a peer by a transfer agent, of which connectors announce the ports. */
+        /** A connection to a peer's transfer agent; connectors announce its ports. */
         AGENT,
-        /** To a peer over pipes. */
+        /** A connection to a peer over pipes. */
         PIPE,
         STORE
     }
@@ -105,11 +105,11 @@ final class ProxiedFleet implements AutoCloseable {
     final Damages damages = new Damages();
     private final Deque<AutoCloseable> open = new ArrayDeque<>();
     private final AnnouncedPorts announced = new AnnouncedPorts(damages);
-    /** Of the store, else of the prefill instance; that of the decode instance is the next one. */
+    /** The port of the store, else of the prefill instance; the decode instance has the next one. */
     private final int port;
-    /** To the store or the prefill instance. */
+    /** The proxy before the store or the prefill instance. */
     private final DamagingProxy front;
-    /** To the decode instance, of pipes; else the same as {@link #front}. */
+    /** The proxy before the decode instance, with pipes; else the same as {@link #front}. */
     private final DamagingProxy back;
 
     final Instance prefill;

@@ -69,7 +69,7 @@ class PushRouteTest {
         assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(prompt.length - 1);
     }
 
-    /** By a router that has had no request yet. */
+    /** The first request of a router. */
     @Test
     void theFirstPromptOfARouterIsPushed() throws Exception {
         Instance fresh =
@@ -89,7 +89,7 @@ class PushRouteTest {
         assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "")).isEqualTo(read);
     }
 
-    /** As between an instance's quick restart and the router's next look at it. */
+    /** The instance has restarted quickly, before the router's next look at it. */
     @Test
     void promptsForAStoppedEngineAreComputedAtOnce() throws Exception {
         int[] prompt = Ledgers.prompt(120, 4997);

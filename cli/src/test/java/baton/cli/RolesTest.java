@@ -45,7 +45,7 @@ class RolesTest {
     private static final int TOKENS = 8;
     private static final int PROMPT = 320;
 
-    /** Of changes of roles, at least. */
+    /** The least time of changes of roles. */
     private static final long SECONDS = Long.getLong("tests.roles_seconds", 6);
 
     private static final long SECONDS_BETWEEN = Math.min(10, SECONDS / 6);
@@ -53,7 +53,7 @@ class RolesTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    /** Of all tests, each with a router of its own. */
+    /** The instances of all tests; each test has a router of its own. */
     private static final List<Instance> FLEET = new ArrayList<>();
 
     @BeforeAll

@@ -47,7 +47,7 @@ class SkipReport {
     /** A test that was skipped. */
     record Skip(String module, String test, String reason) {}
 
-    /** Those of the reports that were written since a time. */
+    /** The skipped tests of the reports written since {@code start}. */
     static List<Skip> skips(Path root, Instant start) throws IOException {
         List<Skip> skips = new ArrayList<>();
         for (Path report : reports(root)) {

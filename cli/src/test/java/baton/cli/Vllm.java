@@ -31,7 +31,7 @@ final class Vllm implements AutoCloseable {
     static final String VARIABLE = "BATON_VLLM";
     static final int BLOCK = 32;
 
-    /** As vLLM has it in the hash of its handshakes. */
+    /** The model's name in the hash of vLLM's handshakes. */
     static final String MODEL = "tiny-ledger";
 
     /**

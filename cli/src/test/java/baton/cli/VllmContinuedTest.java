@@ -74,7 +74,7 @@ class VllmContinuedTest {
         }
     }
 
-    /** Of four requests the last two, which round robin has at different instances, are chats. */
+    /** A request. The last two of four, which round robin sends to different instances, are chats. */
     private static Asked asked(Vllm vllm, int number) throws Exception {
         boolean isChat = number % 4 > 1;
         ObjectNode body;

@@ -1,7 +1,7 @@
 package baton.cli;
 
 class VllmF16Test extends VllmHalvesContract {
-    /** Of two logits below 32, which are multiples of 2^-6: the last four roundings of each. */
+    /** The margin of two logits below 32, which are multiples of 2^-6: the last four roundings of each. */
     VllmF16Test() {
         super("float16", 0x1p-4);
     }

@@ -141,7 +141,7 @@ class VllmFaultsTest {
         assertThat(fleet.vllm().log()).doesNotContain("EngineDeadError");
     }
 
-    /** As many of each kind, in any order. */
+    /** The same number of faults of each kind, in any order. */
     private static List<Fault> faults(Random random) {
         List<Fault> faults = new ArrayList<>();
         for (int i = 0; i < FAULTS; i++) {

@@ -136,7 +136,7 @@ abstract class VllmHalvesContract {
         return new Difference(answers, first.size(), margin);
     }
 
-    /** With a salt of its own nothing of a prompt is in a cache. */
+    /** The answer of an instance alone. With a salt of its own no token of a prompt is in a cache. */
     private Answer alone(int[] prompt) throws Exception {
         return answer(body(prompt));
     }

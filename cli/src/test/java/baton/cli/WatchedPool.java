@@ -22,7 +22,7 @@ import java.util.zip.CRC32C;
 
 /** The content of an engine's pool, of all ranks together and token by token, whatever its block size and number of ranks. */
 final class WatchedPool {
-    /** By engine id: an engine makes its connector itself, from a name, so there is no other way to it. */
+    /** The pools by engine id: an engine makes its connector itself, from a name, so there is no other way to it. */
     private static final Map<String, WatchedPool> ALL = new ConcurrentHashMap<>();
 
     private final Map<Rank, KvCache> pools = new ConcurrentSkipListMap<>(Comparator.comparingInt(Rank::tensor));

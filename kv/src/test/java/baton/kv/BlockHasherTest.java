@@ -56,7 +56,7 @@ class BlockHasherTest {
         assertThat(lines).isGreaterThan(30);
     }
 
-    /** Of blocks of the tokens 0 to 15 and 16 to 31. */
+    /** The expected hashes are of blocks of the tokens 0 to 15 and 16 to 31. */
     @ParameterizedTest
     @CsvSource({
         "SHA256, fe8fa5dda3210d0ca2031e37cbe3b001186773cd1c710beb2d45fcb51d434798, 8be7aaa33831156d316f1f463ae57e643deb63f42e633e2d631df88815cc4629",

@@ -56,7 +56,7 @@ class KvDigestTest {
         assertThat(digest(KvDigest.SUM61, bytes)).isEqualTo(sum.longValueExact());
     }
 
-    /** So that the words of a digest can be computed in any order, and two words in each other's place are detected. */
+    /** The words of a digest can be computed in any order, and swapped words are detected. */
     @Test
     void theBaseOfSum61IsAPrimitiveRoot() {
         BigInteger p = BigInteger.valueOf(Sum61.P);

@@ -33,7 +33,7 @@ class KvGroupsTest {
         assertThat(windows.hasWindows()).isTrue();
     }
 
-    /** As vLLM's get_kv_cache_groups divides Gemma 3 270M and gpt-oss-20b. */
+    /** The groups equal those of vLLM's get_kv_cache_groups for Gemma 3 270M and gpt-oss-20b. */
     @Test
     void layersAreDividedAsInVllm() {
         assertThat(layers(sixth(18)))

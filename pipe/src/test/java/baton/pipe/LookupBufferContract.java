@@ -26,7 +26,7 @@ public abstract class LookupBufferContract {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final Duration SHORT = Duration.ofMillis(300);
 
-    /** Of entries that a pipe may send until it notices its end. */
+    /** The memory of entries that a pipe may send until it notices its end. */
     private final Arena arena = Arena.ofAuto();
 
     private final List<AutoCloseable> opened = new ArrayList<>();

@@ -21,7 +21,7 @@ import org.junit.jupiter.api.parallel.Isolated;
 @Timeout(300)
 class LookupMemoryTest {
     private static final Duration LONG = Duration.ofSeconds(60);
-    /** So large that the system has it back at once when it is freed. */
+    /** The size of an entry, large enough that freeing it returns it to the system at once. */
     private static final long SIZE = 48 << 20;
 
     private static final WirePipe.Settings ONE_AT_A_TIME = WirePipe.Settings.DEFAULT.withBufferBytes(1);

@@ -25,7 +25,7 @@ public abstract class PipeContract {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final Duration SHORT = Duration.ofMillis(300);
 
-    /** Of tensors that a pipe may send until it notices its end. */
+    /** The memory of tensors that a pipe may send until it notices its end. */
     private final Arena arena = Arena.ofAuto();
 
     private final List<AutoCloseable> opened = new ArrayList<>();

@@ -251,7 +251,7 @@ public abstract class WireContract {
         return pattern.copyFrom(MemorySegment.ofArray(content));
     }
 
-    /** On a thread of its own. */
+    /** Runs an action on a thread of its own. */
     public static <T> FutureTask<T> background(Callable<T> action) {
         FutureTask<T> task = new FutureTask<>(action);
         Thread.ofPlatform().daemon().start(task);

@@ -11,7 +11,7 @@ import io.vertx.core.net.impl.ConnectionBase;
 final class FlushConsolidation {
     private FlushConsolidation() {}
 
-    /** To be called on the connection's event loop, before anything is written. */
+    /** Consolidates a connection's flushes. To be called on its event loop, before anything is written. */
     static void of(HttpConnection connection) {
         // Vert.x has no option for it. The handler is Netty's, and the first: with TLS it holds back records.
         if (connection instanceof ConnectionBase base) {

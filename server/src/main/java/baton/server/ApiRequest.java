@@ -94,7 +94,7 @@ record ApiRequest(
             return Arrays.copyOf(all, computes);
         }
 
-        /** With a share of its whole blocks, but all if that is no block. */
+        /** The prompt with a share of its whole blocks, but all if that is no block. */
         Prompt part(double share, int blockSize) {
             int part = (int) (share * computes) / blockSize * blockSize;
             return part == 0 ? this : new Prompt(ids, text, output, part);

@@ -87,7 +87,7 @@ record ChatPrompt(String text, String responseRole, String continued) {
         return objects.stream().<JsonNode>map(JsonFields::toJson).toList();
     }
 
-    /** Those of {@code chat_template_kwargs} that are neither null nor {@code auto}, under those of fields of their own. */
+    /** The variables of {@code chat_template_kwargs} that are neither null nor {@code auto}, overridden by those of fields of their own. */
     private static Map<String, JsonNode> variables(JsonFields fields, JsonFields kwargs) {
         Map<String, JsonNode> variables = new HashMap<>();
         kwargs.toJson().properties().forEach(entry -> variables.put(entry.getKey(), entry.getValue()));
@@ -115,7 +115,7 @@ record ChatPrompt(String text, String responseRole, String continued) {
         return variables;
     }
 
-    /** With the fields that vLLM knows, in its order. */
+    /** The tools with vLLM's fields, in its order. */
     private static List<JsonNode> tools(List<JsonFields> tools) {
         if (tools.isEmpty()) {
             throw ApiException.badField("tools", "is empty, must have at least one tool or be absent");

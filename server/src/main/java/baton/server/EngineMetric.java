@@ -64,7 +64,7 @@ enum EngineMetric {
     SEQUENCES("vllm:request_params_n", "The parameter n of requests", Buckets.SEQUENCES),
     PREEMPTIONS_OF_REQUESTS(
             "vllm:request_num_preemptions", "Times that requests lost their blocks to others", Buckets.PREEMPTIONS),
-    /** Of an engine that loads KV from elsewhere. */
+    /** The metrics of an engine that loads KV from elsewhere. */
     FETCHES(
             GAUGE,
             "vllm:num_requests_kv_fetch_by_stage",

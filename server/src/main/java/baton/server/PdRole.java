@@ -63,7 +63,7 @@ final class PdRole {
     @GuardedBy("this")
     private long epoch;
 
-    /** Of requests that have ended. */
+    /** The counts of requests that have ended. */
     @GuardedBy("this")
     private Work prefill = Work.NONE;
 

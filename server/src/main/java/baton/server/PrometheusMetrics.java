@@ -69,7 +69,7 @@ public final class PrometheusMetrics implements EngineListener {
     private final Labels common;
 
     private final Map<EngineMetric, Recorder> recorders = new ConcurrentHashMap<>();
-    /** Of the connector that the engine has. */
+    /** The source that the engine's connector stands for. */
     private volatile CacheSource source = CacheSource.EXTERNAL_UNSPECIFIED;
 
     /** Connectors' metrics by name; for the engine's thread only. Empty: refused, and logged once. */
@@ -310,7 +310,7 @@ public final class PrometheusMetrics implements EngineListener {
         recorders.put(metric, recorder(metric.kind, metric.title, metric.help, buckets, metric.labels));
     }
 
-    /** Of a metric that is not registered nothing is recorded. */
+    /** Records a value, unless the metric is not registered. */
     private void record(EngineMetric metric, double value, String... labels) {
         Optional.ofNullable(recorders.get(metric)).ifPresent(recorder -> recorder.record(value, labels));
     }

@@ -40,7 +40,7 @@ record RenderedRequest(ApiRequest request, String id, JsonFields fields, int max
         return ids * BYTES_PER_ID + (long) request.prompts().size() * others * BYTES_PER_BYTE;
     }
 
-    /** To be called beside the event loop, as prompts may be long. */
+    /** The answer's document. The answer's document. To be called beside the event loop, as prompts may be long. */
     Buffer document() {
         return new Json().document(out -> {
             if (request.api() == ApiRequest.Api.CHAT) {
@@ -78,7 +78,7 @@ record RenderedRequest(ApiRequest request, String id, JsonFields fields, int max
         out.writeEndObject();
     }
 
-    /** Those that are not vLLM's defaults, under vLLM's names. */
+    /** The sampling parameters that are not vLLM's defaults, under vLLM's names. */
     private ObjectNode samplingParams(int promptTokens) {
         SamplingParams sampling = request.sampling();
         ObjectNode params = NODES.objectNode();

@@ -50,7 +50,7 @@ final class ResponsesAnswer implements AnswerForm {
 
         final String type;
         final String idPrefix;
-        /** Of the part; of a call, which has none, of its events. */
+        /** The name of the part; of a call, which has none, the name of its events. */
         final String part;
 
         final String field;

@@ -20,7 +20,7 @@ record TokenList(int[] ids, boolean withTexts) {
         return (long) ids.length * (withTexts ? BYTES_PER_TEXT : BYTES_PER_ID);
     }
 
-    /** To be called beside the event loop, as the list may be long. */
+    /** The answer's document. The answer's document. To be called beside the event loop, as the list may be long. */
     Buffer document(Engine engine) {
         return new Json().document(out -> {
             out.writeStartObject();

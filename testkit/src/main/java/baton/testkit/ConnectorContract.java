@@ -356,7 +356,7 @@ public abstract class ConnectorContract {
         allBlocksAreBack();
     }
 
-    /** It asks again and again, and then the client leaves. */
+    /** The engine asks for the match repeatedly, and then the client leaves. */
     @Test
     void aMatchChangesNothingAndARequestThatNeverHadBlocksEnds() {
         Prompt prompt = prompt(2 * blockSize + 1);

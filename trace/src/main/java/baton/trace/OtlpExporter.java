@@ -50,7 +50,7 @@ public final class OtlpExporter implements AutoCloseable {
     private static final int MOST_ANSWER_BYTES = 64 << 10;
     private static final int MOST_QUOTED = 200;
 
-    /** Those after which the OTLP specification lets a client try again. */
+    /** The statuses after which the OTLP specification lets a client try again. */
     private static final Set<Integer> RETRIABLE = Set.of(429, 502, 503, 504);
 
     private final OtlpSettings settings;

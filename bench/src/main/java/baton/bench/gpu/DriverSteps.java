@@ -27,10 +27,10 @@ final class DriverSteps {
     private static final byte PATTERN = 0x5a;
     private static final int BLOCK_BYTES = 512 << 10;
 
-    /** Of operands; a prime, so that rows differ. */
+    /** The period of operands; a prime, so that rows differ. */
     private static final int PERIOD = 4099;
 
-    /** Of sums of products in fp32, for the root of their number. */
+    /** The tolerance of sums of products in fp32, for the root of their number. */
     private static final double SUM_TOLERANCE = 1e-3;
 
     /** Rows, outputs and inputs of products. */

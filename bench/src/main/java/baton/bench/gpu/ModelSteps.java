@@ -46,7 +46,10 @@ final class ModelSteps {
     private static final int HANDED_OVER = 1024;
     private static final int ANSWER = 4;
 
-    /** In bf16 other rounding chooses otherwise where the first logit exceeds the second by less; the largest margin seen is 0.32. */
+    /**
+     * The margin between the first logit and the second below which another rounding in bf16 may choose otherwise; the largest one seen is
+     * 0.32.
+     */
     private static final double BF16_MARGIN = 0.5;
 
     /** Where the prefill and the decode instance compute, and {@code kv_buffer_device}. */

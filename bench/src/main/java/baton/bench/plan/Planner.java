@@ -125,7 +125,7 @@ public record Planner(Goals goals, int requests, long seed) {
                 .orElseThrow();
     }
 
-    /** In a full batch a request has this share of the steps. */
+    /** The seconds of decoding a request in a full batch, where it has its share of the steps. */
     private static double decodeSeconds(MachineProfile machine, Workload load) {
         int batch = machine.maxSequences();
         double least = Double.MAX_VALUE;

@@ -42,7 +42,7 @@ class LoadGeneratorTest {
     private final Vertx vertx = Vertx.vertx();
     private final Queue<JsonNode> bodies = new ConcurrentLinkedQueue<>();
     private final Queue<String> authorizations = new ConcurrentLinkedQueue<>();
-    /** Of the server's event loop. */
+    /** Responses held on the server's event loop. */
     private final List<HttpServerResponse> held = new ArrayList<>();
 
     private final AtomicInteger active = new AtomicInteger();

@@ -31,7 +31,7 @@ import java.util.stream.IntStream;
  * @param config the model's shape, if it is known
  */
 record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
-    /** Of heap, code and buffers. */
+    /** The bytes of heap, code and buffers. */
     private static final long JVM_BYTES = 512L << 20;
 
     private static final int SEQUENCES = 8;
@@ -165,7 +165,7 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
             return dtype == DType.BF16 ? bytes - survey.savedBytes() : bytes;
         }
 
-        /** Of the weights; empty if no kernels here compute them. */
+        /** The bytes of the weights in int8; empty if no kernels here compute them. */
         private OptionalDouble int8Bytes(ModelConfig config) {
             try {
                 return OptionalDouble.of(backend.weightBytes(config, DType.BF16, Quantization.INT8));

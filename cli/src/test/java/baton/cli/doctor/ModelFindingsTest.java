@@ -13,7 +13,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Of config.json files of published models, without weights. */
+/** The findings about config.json files of published models, without weights. */
 class ModelFindingsTest {
     private static final Path PUBLISHED = Path.of("../engine/src/test/resources/baton/engine/model/published");
     private static final long GIB = 1L << 30;

@@ -17,10 +17,10 @@ import java.util.Set;
 public final class MapStores implements StoreOpener {
     private static final long MOST_BYTES = 64L << 20;
 
-    /** By format, as stores keep those apart. */
+    /** The values by format, as stores separate formats. */
     private final Map<StoreFormat, Map<BlockHash, byte[]>> values = new HashMap<>();
 
-    /** Those that were opened, and their settings. */
+    /** The opened stores. */
     public final List<MapStore> stores = new ArrayList<>();
 
     public final List<Closed> opened = new ArrayList<>();

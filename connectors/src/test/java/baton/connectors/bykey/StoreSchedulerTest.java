@@ -49,7 +49,7 @@ class StoreSchedulerTest {
     @AutoClose
     private final StoreScheduler scheduler = scheduler(64, OptionalInt.of(2 * BLOCK));
 
-    /** Of a layer for each window. */
+    /** A scheduler with a layer for each window. */
     private StoreScheduler scheduler(int slots, OptionalInt... windows) {
         return scheduler(
                 new MapStores().memory(format, HostMemorySettings.of(slots * format.valueBytes()), ticker), 1, windows);

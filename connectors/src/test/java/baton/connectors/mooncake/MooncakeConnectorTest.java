@@ -81,10 +81,10 @@ class MooncakeConnectorTest {
 
     private final List<AutoCloseable> opened = new ArrayList<>();
     private final List<WorkerReport> reports = new ArrayList<>();
-    /** To all engines. */
+    /** The questions to all engines. */
     private final List<Question> questions = new CopyOnWriteArrayList<>();
 
-    /** Of all engines. */
+    /** The agents of all engines. */
     private final List<EmbeddedAgent> agents = new ArrayList<>();
 
     /** Settings of the engines that are made next. */
@@ -425,7 +425,7 @@ class MooncakeConnectorTest {
         public void ended(MooncakeExchange.Ending how, String why) {}
     }
 
-    /** Of a vLLM rank. */
+    /** The question of a vLLM rank. */
     private static byte[] question(int port, List<MooncakeRegion> regions, long layoutId) {
         Map<String, Wanted> wanted = Map.of("r", new Wanted("t", List.of(new int[] {0, 1, 2})));
         return new XferRequest(HOST, port, 1, 0, 1, wanted, regions, layoutId, Optional.empty()).encode();
@@ -452,7 +452,7 @@ class MooncakeConnectorTest {
                 .orElseThrow();
     }
 
-    /** As an older vLLM rank answers of a prompt that has expired. */
+    /** An older vLLM rank answers about a prompt that has expired. */
     @Test
     void aRequestThatTheLastAnswerDoesNotMentionFails() {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
@@ -570,7 +570,7 @@ class MooncakeConnectorTest {
         assertThat(questions).hasSize(1);
     }
 
-    /** It takes the question and says nothing, whatever it is asked. */
+    /** The rank takes questions and does not answer. */
     @Test
     void aSilentPrefillRankIsGivenUpByItsTimeLimits() throws Exception {
         try (PeerChannel channel = new ZeroMqPeerChannel();

@@ -2,7 +2,7 @@ package baton.connectors.mooncake;
 
 import baton.kv.KvLayout;
 
-/** With pools of latents. */
+/** The contract with pools of latents. */
 class MooncakeLatentContractTest extends MooncakeContractTest {
     @Override
     KvLayout layout() {

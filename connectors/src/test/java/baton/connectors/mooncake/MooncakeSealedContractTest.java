@@ -9,7 +9,7 @@ import java.nio.file.Path;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.io.TempDir;
 
-/** With a secret: sealed messages and registry, and blocks by the embedded agent over TCP. */
+/** The contract with a secret: sealed messages and registry, and blocks by the embedded agent over TCP. */
 @Tag("thorough")
 class MooncakeSealedContractTest extends MooncakeContractTest {
     @TempDir

@@ -2,7 +2,7 @@ package baton.connectors.mooncakestore;
 
 import baton.kv.KvLayout;
 
-/** With pools of latents. */
+/** The contract with pools of latents. */
 class MooncakeStoreLatentContractTest extends MooncakeStoreContractTest {
     @Override
     KvLayout layout() {

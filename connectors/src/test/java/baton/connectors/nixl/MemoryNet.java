@@ -185,7 +185,7 @@ public final class MemoryNet {
                 agent.inbox.add(new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
     }
 
-    /** Of a process at another address. */
+    /** The side channel of a process at another address. */
     SideChannel sideChannel(String from) {
         return sideChannels.open(from);
     }
@@ -275,7 +275,7 @@ public final class MemoryNet {
         private final String name;
         private final List<Region> regions = new ArrayList<>();
         private final Map<Long, List<Span>> permits = new HashMap<>();
-        /** By permit, how many have begun. */
+        /** The number of begun writes by permit. */
         private final Map<Long, Long> writes = new HashMap<>();
 
         private final List<Notification> inbox = new ArrayList<>();

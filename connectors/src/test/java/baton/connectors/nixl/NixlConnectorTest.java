@@ -69,7 +69,7 @@ class NixlConnectorTest {
         return engine(runtime, id, extra, 1, BLOCK_SIZE);
     }
 
-    /** Of a device's pool that the connector reaches directly. */
+    /** An engine with a device's pool that the connector reaches directly. */
     private FakeEngine direct(MemoryRuntime runtime, String id) {
         return engine(runtime, id, Map.of(), 1, BLOCK_SIZE, PoolMemory.DEVICE);
     }

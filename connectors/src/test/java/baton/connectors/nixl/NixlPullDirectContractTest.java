@@ -1,6 +1,6 @@
 package baton.connectors.nixl;
 
-/** With an agent that reaches the pools' memory, so that a device's pools have no staging pools. */
+/** The contract with an agent that reaches the pools' memory, so that a device's pools have no staging pools. */
 class NixlPullDirectContractTest extends NixlContract {
     NixlPullDirectContractTest() {
         super(

@@ -2,7 +2,7 @@ package baton.connectors.nixl;
 
 import baton.kv.KvLayout;
 
-/** With pools of latents. */
+/** The contract with pools of latents. */
 class NixlPushLatentContractTest extends NixlPushContractTest {
     @Override
     KvLayout layout() {

@@ -223,7 +223,7 @@ class NixlSchedulerTest {
         }
     }
 
-    /** Those that the prompt's end needs, as far as they are there; and none from the step on that may write to one. */
+    /** The blocks that the prompt's end needs, as far as they are there; and none from the step on that may write to one. */
     @Test
     void blocksThatAWindowReachesArePushedUntilItHasLeftThem() {
         try (NixlScheduler other = windowed()) {

@@ -216,7 +216,7 @@ class SystemRuntimeTest {
         assertThat(measured).extracting(Measurement::name).doesNotContain("baton:kv_handoff_rejected");
     }
 
-    /** Of requests sent to both instances at once. */
+    /** The failures of requests sent to both instances at once. */
     enum Order {
         PREFILL_NEVER_COMES,
         PREFILL_CANNOT_CONNECT

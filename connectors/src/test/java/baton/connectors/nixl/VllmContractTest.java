@@ -259,7 +259,7 @@ class VllmContractTest {
                 .hasMessageContaining("NixlAgentMetadata." + words);
     }
 
-    /** Of blocks with so many heads. */
+    /** The regions of blocks with {@code heads} heads. */
     private static Regions regions(int heads) {
         Regions own = metadata().regions();
         long[] lengths = new long[own.count()];

@@ -46,7 +46,7 @@ class VllmMirrorTest {
                 NixlHandshake.read(answer, rank, Optional.empty(), READER), OptionalDouble.empty());
     };
 
-    /** As a vLLM instance with that hash answers. */
+    /** The answer of a vLLM instance with that hash. */
     private static byte[] vllm(String hash) {
         return new Payload(
                         hash, Payload.read(VllmContractTest.recorded("payload")).metadata())
@@ -81,7 +81,7 @@ class VllmMirrorTest {
         assertThat(mirror.hash("127.0.0.9")).isEmpty();
     }
 
-    /** As pools are upgraded one instance after the other: no instance is listed, and each is asked at the port of its own host. */
+    /** Pools are upgraded one instance after the other: no instance is listed, and each is asked at the port of its own host. */
     @Test
     void instancesOfTwoVersionsAtTheirHostsEachGetTheirOwnHash() {
         answers.put(FIRST, vllm("version 14"));

@@ -379,7 +379,7 @@ class VllmOwnerTest {
         }
     }
 
-    /** As the prefill pool is upgraded. */
+    /** The prefill pool is being upgraded. */
     @ParameterizedTest
     @CsvSource({"0.32.0, true", "0.33.0, true", "0.34.0, false"})
     void anOwnerOfEachVersionThatIsExpectedIsRead(String version, boolean read) {
@@ -410,7 +410,7 @@ class VllmOwnerTest {
         }
     }
 
-    /** As after vLLM's sleep: the same engine has its memory elsewhere. */
+    /** After vLLM's sleep the same engine has its memory elsewhere. */
     @Test
     void anOwnerThatHasRegisteredItsMemoryAnewIsAskedAgain() {
         Owner owner = new Owner("LBHNC", "FLASH_ATTN", "none", 16, 1, 1);

@@ -121,7 +121,7 @@ class VllmVersionsTest {
         assertThat(answered("127.0.0.4", port)).as("of none").isEqualTo(hash(OLD));
     }
 
-    /** As the router sends the version of the decode instance. */
+    /** The router sends the version of the decode instance. */
     @Test
     void instancesAtOneHostAreKnownByThePortThatTheirReferencesName() throws Exception {
         int old = port("{\"do_remote_decode\": true, \"remote_vllm_version\": \"0.32.0\"}");

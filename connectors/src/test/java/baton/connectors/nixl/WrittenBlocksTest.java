@@ -181,7 +181,7 @@ class WrittenBlocksTest {
         assertThat(rejections()).isEmpty();
     }
 
-    /** Of 9 tokens, sent to the decode instance before the prefill instance has answered. */
+    /** A request of 9 tokens, sent to the decode instance before the prefill instance has answered. */
     private Running atOnce(String id) {
         return decode.admit(atDecode(id, 9).withKvTransferParams(whereToLook(1)), 0);
     }
@@ -361,7 +361,7 @@ class WrittenBlocksTest {
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
-    /** In vLLM's words, which are all that others know. */
+    /** A peer that is not Baton's gets vLLM's notifications only. */
     @Test
     void aVllmPeerGetsACompletionForBlocksThatAreNotNeeded() {
         net.vllmAnswers(true);

@@ -2,7 +2,7 @@ package baton.connectors.offloading;
 
 import baton.kv.KvLayout;
 
-/** With pools of latents. */
+/** The contract with pools of latents. */
 class OffloadingLatentContractTest extends OffloadingContractTest {
     @Override
     KvLayout layout() {

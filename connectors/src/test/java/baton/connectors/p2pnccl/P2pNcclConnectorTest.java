@@ -182,7 +182,7 @@ class P2pNcclConnectorTest {
         return new FakeKvRequest(id, FakeKvRequest.counting(first, length), MODEL.blockSize());
     }
 
-    /** Of a device's tensors those without room in the buffer are received into host memory. */
+    /** A device's tensors without room in the buffer are received into host memory. */
     @ParameterizedTest
     @CsvSource({
         "PUT_ASYNC, HOST, HOST, 10000",
@@ -256,7 +256,7 @@ class P2pNcclConnectorTest {
                 .hasMessageContainingAll("kv_buffer_device", "transport=nccl does not reach memory of refusing:0");
     }
 
-    /** So that the first request does not wait for the system to find and clear it. */
+    /** The memory is touched at the start, so that the first request does not wait for the system to find and clear it. */
     @Test
     void aRoleHasTheMemoryOfItsFirstTensorsBeforeTheFirstRequest() throws Exception {
         for (KvRole role : KvRole.values()) {

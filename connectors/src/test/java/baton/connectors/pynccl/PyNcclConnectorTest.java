@@ -543,7 +543,7 @@ class PyNcclConnectorTest {
                 .hasMessageContaining("pigeon");
     }
 
-    /** As after a failure of the scheduler's side. */
+    /** The worker has no orders, as after a failure of the scheduler's side. */
     @Test
     void aWorkerTakesAStepWithoutOrders() {
         WorkerConnector worker =

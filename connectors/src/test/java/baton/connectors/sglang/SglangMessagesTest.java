@@ -60,7 +60,7 @@ class SglangMessagesTest {
     private final BlockingQueue<List<String>> received = new LinkedBlockingQueue<>();
     private final List<AutoCloseable> opened = new ArrayList<>(List.of(exchange));
     private int requests;
-    /** That the engine has counted in {@link #steps}. */
+    /** The bad messages that the engine has counted in {@link #steps}. */
     private int badMessages;
 
     @AfterEach

@@ -725,7 +725,7 @@ class SharedStorageConnectorTest {
         void apply(Path directory) throws IOException;
     }
 
-    /** From a moment on, a minute and more pass between any two readings. */
+    /** A clock on which, from a moment on, a minute and more pass between any two readings. */
     private static final class LeapingTicker implements Ticker {
         private final AtomicLong nanos = new AtomicLong();
         private volatile boolean leaps;

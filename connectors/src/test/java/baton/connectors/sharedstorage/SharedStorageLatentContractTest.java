@@ -2,7 +2,7 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.KvLayout;
 
-/** With pools of latents. */
+/** The contract with pools of latents. */
 class SharedStorageLatentContractTest extends SharedStorageContractTest {
     @Override
     KvLayout layout() {

@@ -124,7 +124,7 @@ class AttentionOpsTest {
             }
         }
 
-        /** By row, head and element, of some of the sequences together; rows of others are as they were. */
+        /** The results by row, head and element, of some of the sequences together; rows of others are unchanged. */
         float[] attend(DType type, List<Integer> some, int maxContext, int leastRows) {
             List<Integer> numbers = new ArrayList<>();
             List<Integer> table = new ArrayList<>(List.of(-1));
@@ -232,7 +232,7 @@ class AttentionOpsTest {
             }
         }
 
-        /** To the bit. */
+        /** Asserts equality to the bit. */
         void assertAloneIsTheSame(float[] attended, int sequence, int maxContext, int maxRows) {
             float[] alone = attend(DType.F32, List.of(sequence), maxContext, maxRows);
             int width = shape.heads * shape.headDim;

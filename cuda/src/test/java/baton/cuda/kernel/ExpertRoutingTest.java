@@ -69,7 +69,7 @@ class ExpertRoutingTest {
         }
     }
 
-    /** So the row's result is no number. */
+    /** A logit is no number, and so is the row's result. */
     @ParameterizedTest
     @CsvSource({"true, false", "false, false", "true, true"})
     void sharesAreNoNumbersIfALogitIsNone(boolean normalised, boolean independent) {

@@ -100,7 +100,7 @@ class ProductsTest {
         }
     }
 
-    /** So many blocks that they take the tiles of 128 outputs and 128 rows. */
+    /** Enough blocks to take the tiles of 128 outputs and 128 rows. */
     @Test
     void largeTiles() {
         Case some = Case.of(random, DType.BF16, 10 * 128 + 3, 12 * 128 - 5, 136);

@@ -24,7 +24,7 @@ final class Elements {
         this.words = plain ? Arrays.stream(rows).mapToInt(Operands.Row::first).toArray() : new int[0];
     }
 
-    /** In memory, of all; of an instruction without registers, those of one. */
+    /** The bytes in memory of all elements; of an instruction without registers, those of one. */
     int size() {
         return bytes * Math.max(1, rows.length);
     }

@@ -189,7 +189,7 @@ class LaneInstructionsTest {
         }
     }
 
-    /** They are NVIDIA's: its assembler takes them. */
+    /** NVIDIA's assembler takes the instructions. */
     @Test
     void theAssemblerTakesEach() {
         Ptxas.assumed().assemble(module(List.copyOf(new TreeSet<>(LaneInstruction.ALL.keySet()))));

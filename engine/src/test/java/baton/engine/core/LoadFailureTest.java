@@ -127,7 +127,7 @@ class LoadFailureTest {
         }
     }
 
-    /** It may take all blocks that there are. */
+    /** A load may take all blocks. */
     @Test
     void oneLoadFromAPeerThatWasNeverReachedIsAlwaysAdmitted() {
         connector.match = (request, computed) -> new KvMatch.Tokens(200, true, false);

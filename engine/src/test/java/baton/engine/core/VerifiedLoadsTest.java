@@ -135,7 +135,7 @@ class VerifiedLoadsTest {
 
     /** Loads blocks that a test gives for prompts. */
     private static final class Given implements KvConnector {
-        /** By request. */
+        /** The blocks by request. */
         final Map<String, byte[][]> blocks = new HashMap<>();
         /** Tokens of them that are loaded, within a step; 0 to load the whole prompt between steps. */
         int withinStep;

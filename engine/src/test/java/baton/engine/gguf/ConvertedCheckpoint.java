@@ -107,7 +107,7 @@ public final class ConvertedCheckpoint {
             "beta_fast", "rope.scaling.yarn_beta_fast",
             "beta_slow", "rope.scaling.yarn_beta_slow");
 
-    /** Of one expert, or of shared ones. */
+    /** The tensors of one expert, or of shared ones. */
     private static final Pattern EXPERT =
             Pattern.compile("model\\.layers\\.(\\d+)\\..*experts?\\.(?:(\\d+)\\.)?(\\w+)\\.weight");
 
@@ -125,7 +125,7 @@ public final class ConvertedCheckpoint {
         this.architecture = ARCHITECTURES.getOrDefault(type, type.replace("_text", ""));
     }
 
-    /** With tensors of F32. */
+    /** Writes a file with tensors of F32. */
     public static Path write(Path directory, Path file) throws IOException {
         new ConvertedCheckpoint(directory).writer(GgufType.F32, 0, 1).write(file);
         return file;
@@ -136,7 +136,7 @@ public final class ConvertedCheckpoint {
         return new ConvertedCheckpoint(directory).writer(GgufType.F32, 0, 1).header().length;
     }
 
-    /** With matrices of Q8_0. */
+    /** Writes a file with matrices of Q8_0. */
     public static Path writeQ8(Path directory, Path file) throws IOException {
         new ConvertedCheckpoint(directory).writer(GgufType.Q8_0, 0, 1).write(file);
         return file;
@@ -301,7 +301,7 @@ public final class ConvertedCheckpoint {
         return config.path("qk_nope_head_dim").asInt();
     }
 
-    /** Of which files have these numbers in place of Llama 3's four. */
+    /** The divisors that files have in place of Llama 3's four numbers. */
     private static float[] divisors(JsonNode rope, double theta, int count) {
         double original = rope.path("original_max_position_embeddings").asDouble();
         double low = rope.path("low_freq_factor").asDouble();

@@ -27,7 +27,7 @@ class PanelMatrixTest {
         1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15, 16, 17, 28, 29, 32, 33, 42, 43, 60, 61, 130, 140, 141, 300, 600
     };
 
-    /** Of bytes behind the outputs and inputs of a row, which are not to be touched. */
+    /** The number of elements behind the outputs and inputs of a row, which are not to be touched. */
     private static final int GAP = 3;
 
     @ParameterizedTest(name = "{0}, {1}, {2} outputs, {3} inputs")

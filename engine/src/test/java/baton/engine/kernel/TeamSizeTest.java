@@ -108,7 +108,7 @@ class TeamSizeTest {
         assertThat(meanSize(2, 1)).isGreaterThan(1).isLessThan(1.1);
     }
 
-    /** Of loops by so many threads, which share so many processors evenly; after the first half. */
+    /** The mean size in the second half of loops by {@code threads} threads that share {@code processors} processors evenly. */
     private double meanSize(int threads, int processors) {
         TeamSize team = new TeamSize(threads, () -> delay);
         int loops = 40_000;

@@ -41,7 +41,7 @@ class FamiliesHandOverTest {
     @TempDir
     Path directory;
 
-    /** By group of layers, how many blocks of a prompt of 150 tokens are handed over: of a window of 20 positions the last two. */
+    /** The blocks of a prompt of 150 tokens that are handed over, for each group of layers: of a window of 20 positions the last two. */
     @ParameterizedTest(name = "{0}, TP {1} to {2}, at once: {3}")
     @CsvSource({
         "qwen3-moe, 1, 1, false, '10'",

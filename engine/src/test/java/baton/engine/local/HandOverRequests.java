@@ -13,7 +13,7 @@ import java.util.concurrent.TimeUnit;
 
 /** Requests with {@code kv_transfer_params}. */
 final class HandOverRequests {
-    /** Of a prefill leg. */
+    /** The parameters of a prefill leg. */
     static final JsonFields PREFILL = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
 
     private HandOverRequests() {}

@@ -79,7 +79,7 @@ class OffloadingTest {
         return Map.of("type", "fs", "root_dir", directory.toString());
     }
 
-    /** In small groups, so that prompts come again after others have evicted them. */
+    /** The answers in small groups, so that prompts come again after others have evicted them. */
     private List<RequestOutput> answers(LLM llm) {
         List<RequestOutput> outputs = new ArrayList<>();
         for (int from = 0; from < PROMPTS; from += 5) {

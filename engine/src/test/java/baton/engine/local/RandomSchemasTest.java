@@ -55,7 +55,7 @@ class RandomSchemasTest {
     private final SchemaRegistry judges = SchemaRegistry.withDefaultDialect(SpecificationVersion.DRAFT_2020_12);
     private final Map<String, Integer> ends = new TreeMap<>();
 
-    /** With any white space, and with little, so that fewer outputs are cut. */
+    /** The format with any white space, or with little, so that fewer outputs are cut. */
     private static OutputFormat format(String schema) {
         boolean any = schema.length() % 8 == 0;
         return new OutputFormat.JsonSchema(

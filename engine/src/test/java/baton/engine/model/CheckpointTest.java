@@ -456,7 +456,7 @@ class CheckpointTest {
                 .toList();
     }
 
-    /** By layer, 0 for none. */
+    /** The window of each layer, 0 for none. */
     private static List<Integer> windows(Recipe recipe) {
         return recipe.layers().stream()
                 .map(layer -> layer.reach() instanceof Window window ? window.positions() : 0)

@@ -252,7 +252,7 @@ class FamiliesTest {
         Files.write(directory.resolve("model.safetensors"), bytes);
     }
 
-    /** Of a prompt, and of some tokens one by one. */
+    /** The logits of a prompt, and of some tokens one by one. */
     private static List<float[]> logits(ModelRunner runner) {
         Replay replay = new Replay(runner, true);
         int[] prompt = IntStream.range(0, 40).toArray();

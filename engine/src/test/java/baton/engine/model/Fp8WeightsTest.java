@@ -35,7 +35,7 @@ class Fp8WeightsTest {
     @TempDir
     Path directory;
 
-    /** Of numbers 1 to 15 in 3 rows. */
+    /** The matrix has the numbers 1 to 15 in 3 rows. */
     @ParameterizedTest
     @CsvSource(
             delimiter = '|',

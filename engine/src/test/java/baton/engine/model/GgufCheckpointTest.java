@@ -96,7 +96,7 @@ class GgufCheckpointTest {
         return edited;
     }
 
-    /** Of the last of some tokens that are more than a window. */
+    /** The logits of the last of some tokens that are more than a window. */
     private static float[] logits(Checkpoint checkpoint) throws IOException {
         ModelConfig config = checkpoint.config();
         int[] prompt = IntStream.range(0, 40)

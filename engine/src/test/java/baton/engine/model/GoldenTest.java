@@ -25,7 +25,7 @@ class GoldenTest {
 
     private static List<Golden> goldens = List.of();
 
-    /** Of 6 to 1,868 tokens, for the other ways to compute them. */
+    /** Prompts of 6 to 1,868 tokens, for the other ways to compute them. */
     private static List<Golden> some = List.of();
 
     /** All prompts whole and at once in fp32. */
@@ -97,7 +97,7 @@ class GoldenTest {
         }
     }
 
-    /** Those that are not chosen on this processor too: a few prompts, at once and in chunks. */
+    /** Kernels that are not chosen on this processor, too: a few prompts, at once and in chunks. */
     @ParameterizedTest(name = "{0}, {1}")
     @CsvSource({
         "AMX, BF16",

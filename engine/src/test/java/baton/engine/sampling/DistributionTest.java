@@ -129,7 +129,7 @@ class DistributionTest {
         }
     }
 
-    /** As of a trained model: most of the mass in few tokens, here in a few blocks, and a long tail. */
+    /** Logits like a trained model's: most of the mass in few tokens, here in a few blocks, and a long tail. */
     private float[] peakedLogits(int size) {
         float[] logits = new float[size];
         for (int i = 0; i < size; i++) {

@@ -24,7 +24,7 @@ record FakeLogits(float[][] values) implements Logits {
         return MemorySegment.ofArray(values[row]);
     }
 
-    /** As LibTorch has it: NaN counts as the greatest. */
+    /** The greatest logit; NaN counts as the greatest, as in LibTorch. */
     @Override
     public int argmax(int row) {
         float[] logits = values[row];

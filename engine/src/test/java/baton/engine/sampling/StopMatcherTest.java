@@ -85,7 +85,7 @@ class StopMatcherTest {
         }
     }
 
-    /** Of few characters, so that stop strings are found, and of pairs that share a half. */
+    /** A text of few characters, so that stop strings are found, and of pairs that share a half. */
     private String randomText(int characters) {
         String[] alphabet = {"a", "b", "a", "b", GRIN, GRIN_WITH_EYES};
         StringBuilder text = new StringBuilder();

@@ -92,7 +92,7 @@ final class InvariantChecker {
         return thrown;
     }
 
-    /** At the beginning and at the end of calls. */
+    /** Throws an injected failure; called at the beginning and at the end of calls. */
     private void mayFail() {
         if (!thrown && connectorFails.getAsBoolean()) {
             thrown = true;

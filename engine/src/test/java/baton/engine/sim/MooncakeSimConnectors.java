@@ -23,7 +23,7 @@ import tools.jackson.databind.node.ObjectNode;
  * answer has arrived, registries do not answer, background work takes its time, references are changed, swapped and replayed.
  */
 final class MooncakeSimConnectors extends OneSidedSimConnectors {
-    /** Of all instances; each has a registry port of its own. */
+    /** The host of all instances; each has a registry port of its own. */
     private static final String HOST = "127.0.0.1";
 
     private static final long MOST_NANOS_UNNOTICED = 100_000_000;

@@ -445,7 +445,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         /** The entry that is being received; its lookup may have been cancelled. */
         private Answer receiving = new Answer();
 
-        /** Of a lookup, as far as it was received. */
+        /** The received part of a lookup's answer. */
         private static final class Answer {
             private int[] tokens = new int[0];
             private boolean never;

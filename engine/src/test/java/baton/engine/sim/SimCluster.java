@@ -66,7 +66,7 @@ import org.jspecify.annotations.Nullable;
 /** A cluster of instances with their clients, from one seed, in one thread. */
 final class SimCluster implements AutoCloseable {
     private static final long MILLI = 1_000_000;
-    /** By then every world is over. */
+    /** The time by which every world is over. */
     private static final long BOUND = 60_000 * MILLI;
 
     private static final int MOST_ATTEMPTS = 4;
@@ -532,7 +532,7 @@ final class SimCluster implements AutoCloseable {
         private final Optional<TokenMatcher> matcher;
         private final List<Integer> output = new ArrayList<>();
         private boolean over;
-        /** It was aborted, to go on elsewhere. */
+        /** Whether the leg was aborted to continue elsewhere. */
         private boolean moves;
         /** The client has the answer. */
         private boolean delivered;
@@ -613,7 +613,7 @@ final class SimCluster implements AutoCloseable {
         private int maxTokens;
         private int attempts;
         private boolean left;
-        /** Of the decode leg that was moved. */
+        /** The tokens of the decode leg that was moved. */
         private int[] generated = {};
 
         private @Nullable Leg leg;

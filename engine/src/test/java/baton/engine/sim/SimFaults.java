@@ -47,7 +47,7 @@ final class SimFaults {
         injected.merge(fault, 1L, Long::sum);
     }
 
-    /** None happens any more. */
+    /** Ends the faults. */
     void calm() {
         odds.clear();
     }

@@ -220,7 +220,7 @@ class ChatTemplateTest {
                 .hasMessageContaining("chat_template: must be a string");
     }
 
-    /** Of an assistant. */
+    /** The rendered continuation of an assistant's message. */
     private String continued(String... contents) {
         List<JsonNode> messages = Stream.of(contents)
                 .<JsonNode>map(content ->

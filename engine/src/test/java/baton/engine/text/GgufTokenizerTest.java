@@ -55,7 +55,7 @@ class GgufTokenizerTest {
         assertSame(RealModels.GEMMA3.assumeGguf(), RealModels.GEMMA3.assumeCheckpoint());
     }
 
-    /** As llama.cpp does where the file does not say so. */
+    /** llama.cpp's behaviour where the file has no such field. */
     @Test
     void kindsThatBeginWithTheBeginOfText(@TempDir Path directory) throws IOException {
         for (String kind : List.of(

@@ -39,17 +39,17 @@ public final class ZeroMqSideChannel implements SideChannel {
     private final Set<Question> questions = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
-    /** With the default limits, by the system's clock. */
+    /** A side channel with the default limits, by the system's clock. */
     public ZeroMqSideChannel() {
         this(Limits.DEFAULT);
     }
 
-    /** By the system's clock. */
+    /** A side channel by the system's clock. */
     public ZeroMqSideChannel(Limits limits) {
         this(limits, Ticker.system(), PeerAccess.everyone());
     }
 
-    /** With the default limits, by the system's clock. */
+    /** A side channel with the default limits, by the system's clock. */
     public ZeroMqSideChannel(PeerAccess access) {
         this(Limits.DEFAULT, Ticker.system(), access);
     }

@@ -201,7 +201,7 @@ class KvEventCodecTest {
             return this;
         }
 
-        /** Of up to 31 bytes. */
+        /** Adds a text of up to 31 bytes. */
         Bytes text(String text) {
             bytes.write(0xa0 + text.length());
             bytes.writeBytes(text.getBytes(StandardCharsets.US_ASCII));

@@ -72,7 +72,7 @@ class BootstrapServerTest {
         }
     }
 
-    /** In vLLM's JSON. */
+    /** Registrations and answers are vLLM's JSON. */
     @Test
     void ranksRegisterAndAreFound() throws Exception {
         registry.register(rank("e", 1, 0, 2000));

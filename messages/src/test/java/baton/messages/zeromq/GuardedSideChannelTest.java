@@ -90,7 +90,7 @@ class GuardedSideChannelTest {
         return channel(access).ask(HOST, port, QUESTION, SOON).get(2 * SOON.toSeconds(), TimeUnit.SECONDS);
     }
 
-    /** As any program can. */
+    /** Asks as any program can. */
     private List<byte[]> askPlainly(int port) throws Exception {
         SideChannel plain = new ZeroMqSideChannel();
         open.add(plain);

@@ -64,7 +64,7 @@ class GlooWireTest extends WireContract {
         }
     }
 
-    /** As if the peer's process had ended without Gloo's notice. */
+    /** The peer's process has ended without Gloo's notice. */
     @Test
     void theEndOfTheLivenessSocketIsTheEndOfTheWire() throws Exception {
         Wire[] ends = offered();

@@ -2,10 +2,10 @@ package baton.router.access;
 
 /** Whether a request may enter. */
 public sealed interface ClientAdmission {
-    /** It may; the pass is to be released when the request ends. */
+    /** The client may; the pass is to be released when the request ends. */
     record Admitted(ClientPass pass) implements ClientAdmission {}
 
-    /** It has no key, or one that is not known. */
+    /** The client has no key, or an unknown one. */
     record Unknown(String reason) implements ClientAdmission {}
 
     /**

@@ -25,7 +25,7 @@ public final class ClientPass {
         this.salt = salt;
     }
 
-    /** Of a request that needs no key. */
+    /** The pass of a request that needs no key. */
     public static ClientPass open() {
         return new ClientPass(Optional.empty(), () -> {}, Optional.empty(), Optional.empty());
     }
@@ -40,7 +40,7 @@ public final class ClientPass {
         return salt;
     }
 
-    /** Of a part of the request, which releases nothing. */
+    /** The pass of a part of the request, which releases nothing. */
     public ClientPass ofPart() {
         return new ClientPass(client, () -> {}, tokens, salt);
     }

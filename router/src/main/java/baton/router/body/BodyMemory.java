@@ -29,7 +29,7 @@ public final class BodyMemory {
         assert left >= 0 : "given back twice";
     }
 
-    /** In bytes. */
+    /** The limit in bytes. */
     public long limit() {
         return limit;
     }

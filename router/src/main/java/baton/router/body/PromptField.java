@@ -19,7 +19,7 @@ public final class PromptField {
     private static final String INPUT = "input";
     private static final List<String> NAMES = List.of(PROMPT, "messages", INPUT);
 
-    /** In one request. */
+    /** The limit of prompts in one request. */
     public static final int MOST = 4096;
 
     private static final JsonFactory FACTORY = new JsonFactory();

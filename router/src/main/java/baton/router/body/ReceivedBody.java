@@ -9,7 +9,7 @@ import java.util.List;
  * large body takes too long for an event loop. Used by one thread after the other.
  */
 public final class ReceivedBody {
-    /** In bytes. */
+    /** The length of a segment in bytes. */
     private static final int SEGMENT = 256 << 10;
 
     private final List<Buffer> full = new ArrayList<>();
@@ -30,7 +30,7 @@ public final class ReceivedBody {
         length += chunk.length();
     }
 
-    /** In bytes. */
+    /** The length in bytes. */
     public int length() {
         return length;
     }

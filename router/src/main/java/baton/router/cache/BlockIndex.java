@@ -21,7 +21,7 @@ public final class BlockIndex {
 
     private final IndexBudget budget;
 
-    /** By the publisher's hash; 0 is a free place. The key of a hash 0 is {@link #ZERO}. */
+    /** The blocks by the publisher's hash; 0 is a free place. The key of a hash 0 is {@link #ZERO}. */
     @GuardedBy("this")
     private long[] keys = new long[0];
 
@@ -150,7 +150,10 @@ public final class BlockIndex {
         return event.lora().isEmpty() || event.extra().length > 0 ? 0 : ExtraKeys.of(List.of(event.lora()));
     }
 
-    /** Of a sliding window or a state only the end is kept. */
+    /**
+     * Whether blocks of this kind make a prefix. Whether blocks of this kind make a prefix. Of a sliding window or a state only the end is
+     * kept.
+     */
     private static boolean makesPrefix(String kind) {
         return switch (kind) {
             case "sliding_window",

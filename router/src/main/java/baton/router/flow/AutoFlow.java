@@ -43,7 +43,7 @@ public record AutoFlow() implements HandoffFlow {
         return new P2pFlow().idWithoutHandoff(requestId);
     }
 
-    /** That of some pairs does, and the pair is chosen later. */
+    /** True, as the flow of some pairs does, and the pair is chosen later. */
     @Override
     public boolean handsOverOne() {
         return true;

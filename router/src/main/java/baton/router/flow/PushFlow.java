@@ -37,7 +37,7 @@ public record PushFlow() implements HandoffFlow {
         return true;
     }
 
-    /** With both legs at once the instances compare whole prompts. */
+    /** Parts are handed over one leg after the other, as with both legs at once the instances compare whole prompts. */
     @Override
     public Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
         return new KvTransferParamsFlow().ofPart(prefill, decode);

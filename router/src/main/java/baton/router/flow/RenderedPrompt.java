@@ -17,10 +17,10 @@ import java.util.Optional;
  * prompt than the one that they hand over.
  */
 final class RenderedPrompt {
-    /** Of requests: asks for {@link #IDS} in the answer. */
+    /** The field of requests that asks for {@link #IDS} in the answer. */
     private static final String ASK = "return_token_ids";
 
-    /** Of a chat's answer, of a completion's choices, and of {@code kv_transfer_params}. */
+    /** The field of a chat's answer, of a completion's choices, and of {@code kv_transfer_params}. */
     private static final String IDS = "prompt_token_ids";
 
     private static final byte[] NAME = ('"' + IDS + '"').getBytes(StandardCharsets.US_ASCII);

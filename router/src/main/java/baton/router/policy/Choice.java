@@ -13,15 +13,15 @@ public record Choice(Instance instance, Why why, int known, int tokens) {
 
     /** The reason of a choice. */
     public enum Why implements RouterMetrics.Label {
-        /** It was its turn. */
+        /** It was the instance's turn. */
         TURN,
-        /** It has the fewest requests under way. */
+        /** The instance has the fewest requests under way. */
         LOAD,
         /** The session's requests go there. */
         SESSION,
-        /** It was sent most of the prompt. */
+        /** The instance was sent most of the prompt. */
         PREFIX,
-        /** It has most of the prompt, by its KV events. */
+        /** The instance has most of the prompt, by its KV events. */
         EVENTS
     }
 

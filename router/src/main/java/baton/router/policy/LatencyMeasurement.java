@@ -2,7 +2,7 @@ package baton.router.policy;
 
 /** Takes the latencies that a streamed request's client sees. Confined to the request's event loop. */
 public interface LatencyMeasurement {
-    /** Of which nothing is learnt. */
+    /** A measurement that is not recorded. */
     LatencyMeasurement NONE = new LatencyMeasurement() {
         @Override
         public void firstToken(long nanos) {}

@@ -5,7 +5,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
 
-/** Of two random instances the one with fewer requests of this router under way for its share. */
+/** Chooses, of two random instances, the one with fewer requests of this router under way for its share. */
 final class PowerOfTwoChoices implements InstanceChooser {
     static final String NAME = "power_of_two";
 

@@ -33,7 +33,7 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
     /** Fields that come before the prompt in the model's input, or separate its KV cache. */
     private static final List<String> BEFORE = List.of("model", "cache_salt", "tools", "chat_template", "instructions");
 
-    /** Of a body without a prompt. */
+    /** The prefix of a body without a prompt. */
     static final PromptPrefix NONE = new PromptPrefix(new long[0], 0);
 
     /** The length alone of a body's prompt, without digests. */
@@ -43,7 +43,7 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
                 .orElse(NONE);
     }
 
-    /** Of a body's prompt. */
+    /** The prefix of a body's prompt. */
     static PromptPrefix of(JsonObjectText body) {
         Optional<String> name = PromptField.name(body);
         Optional<byte[]> text = name.flatMap(body::value);

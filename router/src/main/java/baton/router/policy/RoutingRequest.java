@@ -19,7 +19,7 @@ public record RoutingRequest(
     /** The header that names a session; without it the field {@code user} of the body does. */
     public static final String SESSION_HEADER = "X-Session-Id";
 
-    /** Of one prompt, of which no tokens are known. */
+    /** A request of one prompt with unknown tokens. */
     public RoutingRequest(PromptPrefix prefix, Optional<String> session) {
         this(prefix, session, Optional.empty(), true);
     }

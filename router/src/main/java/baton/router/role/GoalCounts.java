@@ -9,7 +9,7 @@ import java.util.concurrent.atomic.LongAdder;
 public final class GoalCounts {
     /** First tokens, and gaps, that suffice to judge. */
     private static final int ENOUGH = 5;
-    /** With this look counts are judged, however few there are. */
+    /** The number of looks after which counts are judged, however few there are. */
     private static final int MOST_LOOKS = 5;
 
     private final long ttft;

@@ -14,9 +14,9 @@ public record RoleChange(Instance.Role to, State state, String reason) {
     public enum State implements RouterMetrics.Label {
         /** The instance has the role, and has served no request in it. */
         PENDING,
-        /** It has served a request in the role. */
+        /** The instance has served a request in the role. */
         PROVEN,
-        /** It has served none in time, and has its former role again. */
+        /** The instance has served no request in time, and has its former role again. */
         ROLLED_BACK,
         /** The instance does not take the role, or does not answer. */
         REFUSED

@@ -21,7 +21,7 @@ public record RoleSettings(Duration proof, Mode mode, Duration window, boolean b
     /** Whether the router changes roles by itself. */
     public enum Mode {
         OFF,
-        /** It only says so. */
+        /** The router only logs the change. */
         DRY_RUN,
         ON;
 

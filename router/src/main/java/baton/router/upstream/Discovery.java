@@ -57,7 +57,7 @@ public final class Discovery implements AutoCloseable {
             return address;
         }
 
-        /** With the system's DNS servers. */
+        /** Settings with the system's DNS servers. */
         public Settings(Optional<Path> file, List<Name> names, Duration interval) {
             this(file, names, interval, Optional.empty());
         }

@@ -46,9 +46,9 @@ public final class HealthProbe {
             ClientSSLOptions tls) {}
 
     private static final int MISSED_ANSWERS = 3;
-    /** Of a connection to a host of the same network that does not answer. */
+    /** The message of a failed connection to a host of the same network that does not answer. */
     private static final String NO_HOST = "No route to host";
-    /** In bytes; only the status counts. */
+    /** The limit of an answer in bytes; only the status counts. */
     private static final int MOST_ANSWER = 1 << 20;
 
     private final Vertx vertx;

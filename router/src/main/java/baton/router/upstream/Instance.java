@@ -115,7 +115,7 @@ public final class Instance {
         return tls;
     }
 
-    /** As operators gave it, with settings. */
+    /** The address as operators gave it, with settings. */
     public URI address() {
         return address;
     }
@@ -323,7 +323,7 @@ public final class Instance {
         return draining || stopping;
     }
 
-    /** That many of its streams are to continue at another instance, which has more room. */
+    /** Moves {@code streams} of its streams to another instance, which has more room. */
     public void giveStreams(Instance to, int streams) {
         moves = Optional.of(new Moves(to, new AtomicInteger(streams)));
     }
@@ -385,7 +385,7 @@ public final class Instance {
         return begun.sum();
     }
 
-    /** Those that it has begun to answer with status 200. */
+    /** The number of requests that it has begun to answer with status 200. */
     public long served() {
         return served.sum();
     }

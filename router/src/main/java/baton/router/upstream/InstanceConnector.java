@@ -7,7 +7,7 @@ package baton.router.upstream;
  * @param isBaton whether the instance is Baton's; others are taken for vLLM's
  */
 public record InstanceConnector(String name, boolean isBaton) {
-    /** Of an instance that has registered and does not tell: only instances with this one register. */
+    /** The connector of a registered instance that reports none: only instances with this one register. */
     public static final String OF_REGISTERED = "P2pNcclConnector";
 
     public boolean isNone() {

@@ -11,7 +11,7 @@ public record Instances(InstanceSet prefills, InstanceSet decodes) {
         };
     }
 
-    /** Those of the other role that take requests; all of that role if none does. */
+    /** The instances of the other role that take requests; all of that role if none does. */
     public List<Instance> others(InstanceSet set) {
         List<Instance> all = (set == prefills ? decodes : prefills).all();
         List<Instance> usable = all.stream()

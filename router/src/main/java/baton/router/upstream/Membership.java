@@ -15,7 +15,7 @@ public final class Membership {
 
     private final Instances instances;
     private final HealthProbe probe;
-    /** Of instances that changed their role: the role in which they were added, and their URL. */
+    /** The instances that changed their role, by the role in which they were added and their URL. */
     private final Set<String> moved = ConcurrentHashMap.newKeySet();
 
     private volatile OwnAddress router;

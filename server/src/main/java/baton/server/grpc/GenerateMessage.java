@@ -144,7 +144,7 @@ public final class GenerateMessage {
         }
     }
 
-    /** Of several formats the last counts, as of each {@code oneof}. */
+    /** The format of the output. The last of several counts, as in each {@code oneof}. */
     private ObjectNode format() {
         return fields.putObject("structured_outputs");
     }

@@ -13,7 +13,7 @@ import java.util.function.LongConsumer;
  * malformed or the field has another type.
  */
 public final class ProtoReader {
-    /** As in Google's implementations. */
+    /** The limit of nested messages, as in Google's implementations. */
     private static final int MOST_NESTED = 100;
 
     private static final int VARINT = 0;

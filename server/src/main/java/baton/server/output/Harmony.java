@@ -106,7 +106,7 @@ record Harmony() implements ReasoningFormat, ToolFormat {
                 Expression.text("assistant"));
     }
 
-    /** Of one sequence. */
+    /** The parser of one sequence. */
     private static final class Parser implements OutputParser {
         private final StringBuilder rest = new StringBuilder();
         private final Set<Part> seen = EnumSet.noneOf(Part.class);

@@ -89,7 +89,7 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
                 .toList());
     }
 
-    /** Of one sequence. */
+    /** The parser of one sequence. */
     private final class Parser implements OutputParser {
         private final OutputParser answer;
         private final List<String> marks = new ArrayList<>(ends);
