@@ -26,7 +26,7 @@ final class BatchedAnswer {
     private static final String DATA = "data:";
     private static final String DONE = "[DONE]";
 
-    /** Of answers that are not streams, kept until all are there. */
+    /** The limit of answers that are not streams, kept until all are there. */
     private static final long MOST_BYTES = 64 << 20;
 
     private final Answer client;

@@ -94,7 +94,7 @@ final class HandoffAttempt {
     private final Instance.RunningRequest counted;
 
     private String id;
-    /** Of a hand-over that is planned. */
+    /** The prefill instance of a planned hand-over. */
     private Optional<Instance> prefill = Optional.empty();
 
     private Optional<Prefilled> prefilled = Optional.empty();

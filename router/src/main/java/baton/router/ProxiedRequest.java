@@ -76,7 +76,7 @@ final class ProxiedRequest {
     private final RequestLegs legs;
 
     private RoutingRequest asked = RoutingRequest.NONE;
-    /** Of a completion that may continue at another instance. */
+    /** The continuation of a completion that may continue at another instance. */
     private Optional<StreamContinuation> continuation = Optional.empty();
 
     private Optional<ShadowRequest> shadow = Optional.empty();
@@ -186,7 +186,7 @@ final class ProxiedRequest {
         return parsed;
     }
 
-    /** With the salt of the client's tenant, where it has one, in place of the client's own. */
+    /** The body with the salt of the client's tenant, where it has one, in place of the client's own. */
     private JsonObjectText salted(JsonObjectText body) {
         if (pass.salt().isEmpty()) {
             return body;

@@ -30,7 +30,7 @@ final class RequestLegs {
     private final MultiMap headers;
     private final RequestReport report;
     private Optional<Instance> prefilledAt = Optional.empty();
-    /** By instance its incarnation. */
+    /** The incarnations by instance. */
     private final Map<Instance, Long> decodes = new HashMap<>(4);
 
     /** @param headers of each leg */

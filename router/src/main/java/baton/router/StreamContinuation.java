@@ -39,7 +39,7 @@ final class StreamContinuation {
     private final boolean isStream;
     private StreamPosition position = new TokenComments();
     private int pauses;
-    /** The decode instance that the stream leaves, if that can hand over what it has computed. */
+    /** The decode instance that the stream leaves, if it can hand over its computed blocks. */
     private Optional<Instance> left = Optional.empty();
     /** The decode instance that a balance has chosen for it. */
     private Optional<Instance> next = Optional.empty();
@@ -228,7 +228,7 @@ final class StreamContinuation {
                                 .map(request::chosen));
     }
 
-    /** What becomes of the stream when it ends with an error. */
+    /** The outcome of the stream when it ends with an error. */
     ContinuationOutcome failure() {
         return position.whyNot().isPresent() ? ContinuationOutcome.IMPOSSIBLE : ContinuationOutcome.FAILED;
     }

@@ -77,7 +77,7 @@ sealed interface StreamPosition permits TokenComments, TokenFields {
     /** The events held, at the end of a complete answer. */
     default void release(List<Buffer> ready) {}
 
-    /** Forgets the events held, whose tokens another instance makes again. */
+    /** Drops the events held; another instance makes their tokens again. */
     default void drop() {}
 
     /**

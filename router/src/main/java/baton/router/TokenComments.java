@@ -31,7 +31,7 @@ final class TokenComments implements StreamPosition {
     private static final class Choice {
         private int[] tokens = new int[64];
         private int count;
-        /** Of the tokens of a whole answer, as the elements of a JSON array. */
+        /** The log probabilities of the tokens of a whole answer, as the elements of a JSON array. */
         private final StringBuilder logprobs = new StringBuilder(0);
 
         private boolean finished;

@@ -23,7 +23,7 @@ final class TokenFields implements StreamPosition {
     private static final String PROMPT_IDS = "prompt_token_ids";
     private static final byte[] DATA = "data: {".getBytes(StandardCharsets.US_ASCII);
 
-    /** Of a completion without {@code max_tokens}. */
+    /** The tokens of a completion without {@code max_tokens}. */
     private static final int COMPLETION_TOKENS = 16;
 
     /** Fields with an effect that depends on where the output begins. */

@@ -32,7 +32,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Answers whose decode instance breaks off continue at another one, by the token ids that instances send in comments. */
+/** Answers of a decode instance that breaks off continue at another one, by the token ids that instances send in comments. */
 @Timeout(300)
 class ContinuedStreamsTest {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();

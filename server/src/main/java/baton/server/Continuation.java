@@ -21,7 +21,8 @@ import tools.jackson.databind.JsonNode;
  * {@code {"id", "created", "seeds", "choices": [{"index", "token_ids", "logprobs", "finished"}]}} added. The first three are from the header
  * {@link #STREAM} of the first instance, the choices from its comments {@link #commit}.
  *
- * <p>The request's sequences continue as if this instance had generated these tokens. A stream has only what follows, a whole answer everything.
+ * <p>The request's sequences continue as if this instance had generated these tokens. A stream has only the new tokens, a whole answer all
+ * of them.
  *
  * @param id of the answer
  * @param created seconds since 1970
@@ -179,7 +180,7 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
         }
     }
 
-    /** Whether all choices have output, so that the client has what comes before it. */
+    /** Whether all choices have output, so that the client has the parts before it. */
     boolean hasAll(int choices) {
         return outputs.values().stream()
                         .filter(each -> each.ids.length > 0 || each.finished)

@@ -22,8 +22,8 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 
 /**
- * The services of the gRPC port, as vLLM's Rust front end has them: {@code vllm.Inference}, of {@code vllm.Control} what describes the
- * instance and aborts requests, and {@code grpc.health.v1.Health}. Confined to the event loop, except {@link #fields}.
+ * The services of the gRPC port, as in vLLM's Rust front end: {@code vllm.Inference}, the methods of {@code vllm.Control} that describe the
+ * instance and abort requests, and {@code grpc.health.v1.Health}. Confined to the event loop, except {@link #fields}.
  */
 final class GrpcServices {
     private static final String HEALTH = "grpc.health.v1.Health";
@@ -57,7 +57,7 @@ final class GrpcServices {
     private record Watch(boolean isKnown, int status) {}
 
     /**
-     * @param requireHealthy throws what is wrong with the instance
+     * @param requireHealthy throws the instance's failure
      * @param generate answers a call of {@code vllm.Inference}, in a stream or not
      */
     GrpcServices(

@@ -33,7 +33,7 @@ import org.slf4j.LoggerFactory;
 sealed class HttpExchange permits GrpcExchange {
     private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
 
-    /** The access log's status of a request whose client disconnected before its answer was complete; nginx's convention. */
+    /** The access log's status of a request after its client disconnected before the end of the answer; nginx's convention. */
     static final int CLIENT_LEFT = 499;
 
     private static final Duration GO_AWAY = Duration.ofSeconds(1);
@@ -299,7 +299,7 @@ sealed class HttpExchange permits GrpcExchange {
         reset(request.connection());
     }
 
-    /** Closes a connection without requests. By GOAWAY a client of HTTP/2 learns that a call which it sends just now is not taken. */
+    /** Closes a connection without requests. GOAWAY notifies a client of HTTP/2 that a call which it sends just now is not taken. */
     static void closeIdle(HttpConnection connection) {
         if (connection.protocolVersion() == HttpVersion.HTTP_2) {
             var _ = connection.shutdown(GO_AWAY).onComplete(_ -> reset(connection));

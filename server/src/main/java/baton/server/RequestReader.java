@@ -175,7 +175,7 @@ final class RequestReader {
                 .ids();
     }
 
-    /** What the answer continues; a prefill leg begins one. */
+    /** The continuation of the answer; a prefill leg begins one. */
     private static Optional<Continuation> continued(
             JsonFields fields, SamplingParams sampling, Optional<Continuation> continuation, int prompts) {
         continuation.ifPresent(continued -> continued.check(
@@ -397,7 +397,7 @@ final class RequestReader {
                 .repeated(JsonFields.empty(""));
     }
 
-    /** A prefill leg and a continued answer compute what caches lack. */
+    /** A prefill leg and a continued answer compute the tokens that caches lack. */
     private double cacheHitThreshold(JsonFields fields) {
         double share = fields.number("cache_hit_threshold").orElse(config.cacheHitThreshold());
         GenerationRequest.requireShare(share);

@@ -287,7 +287,7 @@ final class ResponseStream {
             if (choice.isDue()) {
                 ReplyWriter.Output sent = choice.take(choice.index);
                 if (head.request().api() == ApiRequest.Api.RESPONSES) {
-                    // Its later events have what earlier ones had, and their number.
+                    // Its later events repeat earlier ones, and their number.
                     answer.part(sent, Optional.empty(), Optional.empty());
                 }
             }

@@ -109,7 +109,7 @@ class DisconnectTest {
         }
     }
 
-    /** The peer that keeps the prompt's blocks learns that nobody will take them. */
+    /** The peer that keeps the prompt's blocks is notified that no request will take them. */
     @ParameterizedTest
     @ValueSource(strings = {"\"prompt\":\"a\"", "\"prompt\":[5],\"echo\":true"})
     void aRequestWhoseClientLeavesBeforeItIsSubmittedIsRefused(String prompt) throws Exception {
@@ -203,7 +203,7 @@ class DisconnectTest {
                 .endsWith("data: [DONE]\n\n");
     }
 
-    /** A router continues the stream elsewhere, which an end would tell it not to do. */
+    /** A router continues the stream elsewhere; an end would prevent that. */
     @Test
     void drainBreaksStreamsThatCanBeContinuedAtItsDeadline() throws Exception {
         try (RawClient client = fixture.raw()) {

@@ -49,7 +49,7 @@ public final class RouterMetrics implements AutoCloseable {
         CLIENT_DISCONNECTED
     }
 
-    /** What became of a stream whose instance broke off; the label {@code outcome}. */
+    /** The outcome of a stream after its instance broke off; the label {@code outcome}. */
     public enum ContinuationOutcome implements Label {
         CONTINUED,
         FAILED,

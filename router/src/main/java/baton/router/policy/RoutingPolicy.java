@@ -13,7 +13,7 @@ public interface RoutingPolicy {
     Placement place(RoutingRequest request);
 
     /**
-     * What is to be told of a request that is served as it was placed.
+     * The measurement of a request that is served as it was placed.
      *
      * @param isLocal whether the decode instance computes the prompt
      */

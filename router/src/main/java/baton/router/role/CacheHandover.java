@@ -182,7 +182,7 @@ public final class CacheHandover {
                 .onComplete(_ -> next(leaving, staying, rest.subList(1, rest.size()), started, done));
     }
 
-    /** Both legs. A prefix whose blocks are not kept for the other instance is computed there. */
+    /** Sends both legs. The other instance computes a prefix without kept blocks. */
     private Future<Result> move(Instance leaving, Instance to, JsonObjectText body) {
         HandoffFlow.Handoff plan = flow.begin(body, "prefix-" + UUID.randomUUID(), leaving, to);
         return control.complete(leaving, plan.requestId(), plan.prefillBody(), EACH_LEG, MOST_ANSWER)

@@ -237,7 +237,7 @@ public final class RoleSwitches {
     private void tellFormer(Instance instance, Instance.Role former) {
         ask(instance, former)
                 .onFailure(failure ->
-                        log.warn("{} does not learn that it has its former role: {}", instance, failure.getMessage()));
+                        log.warn("{} was not notified that it has its former role: {}", instance, failure.getMessage()));
     }
 
     /** Instances that were removed since are forgotten. */

@@ -43,9 +43,9 @@ public final class Leg {
 
     /** Which times a deadline bounds. */
     public enum Bounds {
-        /** From sending to the answer's end. */
+        /** The time from sending to the answer's end. */
         WHOLE,
-        /** To the first byte, and between bytes. */
+        /** The time to the first byte, and between bytes. */
         SILENCE
     }
 
@@ -196,7 +196,7 @@ public final class Leg {
         }
     }
 
-    /** From now on, the longest time between two pieces that the receiver waits for. The time for which it is paused keeps its deadline. */
+    /** Limits the time between two pieces that the receiver waits for, from now on. The time for which it is paused keeps its deadline. */
     public void within(Duration silence) {
         if (!over && silence.toNanos() < silenceNanos) {
             silenceNanos = silence.toNanos();
