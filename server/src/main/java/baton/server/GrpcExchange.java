@@ -128,7 +128,7 @@ final class GrpcExchange extends HttpExchange {
     }
 
     @Override
-    void begin() {
+    void begin(boolean isStream) {
         response().putHeader("Content-Type", TYPE);
     }
 
@@ -137,7 +137,7 @@ final class GrpcExchange extends HttpExchange {
         if (clientLeft() || response().ended()) {
             return Future.succeededFuture();
         }
-        begin();
+        begin(false);
         return close(0, "", whole);
     }
 
@@ -158,7 +158,7 @@ final class GrpcExchange extends HttpExchange {
             super.refuse(error);
             return;
         }
-        begin();
+        begin(false);
         close(status(error.status()), error.message(), Buffer.buffer());
     }
 

@@ -234,7 +234,7 @@ final class GrpcServices {
         read(exchange, message -> {
             watches.put(exchange, new Watch(isKnown(service(message)), 0));
             exchange.whenClientLeaves(() -> watches.remove(exchange));
-            exchange.begin();
+            exchange.begin(true);
             tell(exchange);
         });
     }

@@ -255,11 +255,13 @@ sealed class HttpExchange permits GrpcExchange {
         return json(200, whole);
     }
 
-    /** Sets the headers of a stream. */
-    void begin() {
+    /** Sets the headers of a stream, or of a whole answer that is sent in parts. */
+    void begin(boolean isStream) {
         response.setChunked(true)
-                .putHeader("Content-Type", "text/event-stream; charset=utf-8")
-                .putHeader("Cache-Control", "no-cache");
+                .putHeader("Content-Type", isStream ? "text/event-stream; charset=utf-8" : "application/json");
+        if (isStream) {
+            response.putHeader("Cache-Control", "no-cache");
+        }
     }
 
     /** Ends a stream. */

@@ -461,10 +461,7 @@ final class ResponseStream {
             if (tellsTokens) {
                 response.putHeader(Continuation.STREAM, Continuation.stream(head.id(), head.created(), seeds));
             }
-            exchange.begin();
-            if (!head.request().stream()) {
-                response.putHeader("Content-Type", "application/json");
-            }
+            exchange.begin(head.request().stream());
         }
     }
 

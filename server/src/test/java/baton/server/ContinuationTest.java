@@ -195,6 +195,8 @@ class ContinuationTest {
                     send(server, "/v1/completions", body(COMPLETION + "\"temperature\":0}"), true);
             assertThat(answer.statusCode()).isEqualTo(200);
             assertThat(answer.body()).matches("(?s):t 0 \\d+\n\n:status 500\n\n\\{\"error\":.*torn block.*\\}");
+            assertThat(answer.headers().firstValue("Content-Type")).contains("application/json");
+            assertThat(answer.headers().firstValue("Cache-Control")).isEmpty();
         }
     }
 
