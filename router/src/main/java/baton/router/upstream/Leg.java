@@ -226,12 +226,16 @@ public final class Leg {
 
     /** Ends the leg as {@link #abort()} does, and calls {@link Receiver#onFailure}. */
     public void fail(Kind kind, String reason) {
+        fail(new UpstreamFailure(instance, kind, reason));
+    }
+
+    private void fail(UpstreamFailure failure) {
         if (!over) {
             abort();
-            if (kind == Kind.LOST || kind == Kind.TIMEOUT) {
-                counted.ifPresent(each -> each.failed(reason));
+            if (failure.kind() == Kind.LOST || failure.kind() == Kind.TIMEOUT) {
+                counted.ifPresent(each -> each.failed(failure.reason()));
             }
-            receiver.onFailure(new UpstreamFailure(instance, kind, reason));
+            receiver.onFailure(failure);
         }
     }
 
@@ -253,6 +257,7 @@ public final class Leg {
             long now = upstream.ticker().nanos();
             long silent = now - since;
             boolean isHung = instance.isHungSince(now - silenceNanos);
+            boolean isSlow = !isHung && instance.isUp();
             boolean waitsOn = !paused
                     && silenceNanos < deadlineNanos
                     && silenceNanos - silent <= 1_000_000
@@ -263,10 +268,11 @@ public final class Leg {
                 arm(waitsOn ? Math.min(left, silenceNanos) : left);
             } else if (paused) {
                 fail(Kind.CLIENT_STALLED, "the client took no bytes for " + words(deadline));
-            } else if (bounds == Bounds.WHOLE || response == null) {
-                fail(Kind.TIMEOUT, "no answer within " + words(deadline) + (isHung ? ", nor to health probes" : ""));
             } else {
-                fail(Kind.TIMEOUT, "no bytes for " + words(deadline));
+                String reason = bounds == Bounds.WHOLE || response == null
+                        ? "no answer within " + words(deadline) + (isHung ? ", nor to health probes" : "")
+                        : "no bytes for " + words(deadline);
+                fail(new UpstreamFailure(instance, Kind.TIMEOUT, reason, isSlow));
             }
         });
     }

@@ -36,11 +36,15 @@ public final class UpstreamFailure extends Exception {
     private final boolean ofSlowInstance;
 
     public UpstreamFailure(Instance instance, Kind kind, String reason) {
+        this(instance, kind, reason, false);
+    }
+
+    UpstreamFailure(Instance instance, Kind kind, String reason, boolean ofSlowInstance) {
         super(reason, null, false, false);
         this.instance = instance;
         this.kind = kind;
         this.reason = reason;
-        this.ofSlowInstance = kind == Kind.TIMEOUT && instance.isUp();
+        this.ofSlowInstance = ofSlowInstance;
     }
 
     public Instance instance() {
