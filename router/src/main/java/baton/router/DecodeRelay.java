@@ -9,7 +9,6 @@ import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
@@ -20,14 +19,15 @@ final class DecodeRelay implements Leg.Receiver {
     /** Bytes of an instance's refusal. */
     private static final int MOST_QUOTED = 500;
 
+    /** An instance begins to continue an answer within so many times the silence after which an answer continues elsewhere. */
+    private static final int BEGINS_WITHIN = 3;
+
     private final ProxiedRequest request;
     private final Answer client;
     private final RequestReport report;
     private final Optional<StreamPosition> position;
-    /** That ends the leg of a stream that can continue elsewhere, once it has had tokens. */
-    private final Optional<Duration> silence;
-
     private final long sent;
+
     /** Whether another instance has sent the beginning of the answer. */
     private final boolean continues;
 
@@ -53,13 +53,15 @@ final class DecodeRelay implements Leg.Receiver {
     /** Those of a stream. */
     private int readyEvents;
 
+    /** How often the leg of a continuation was silent for too long. */
+    private int silences;
+
     DecodeRelay(ProxiedRequest request) {
         this.request = request;
         this.client = request.client();
         this.report = request.report();
         this.position = request.continuation().map(StreamContinuation::position);
         this.isWhole = request.continuation().filter(each -> !each.isStream()).isPresent();
-        this.silence = request.context().config().limits().continueAfter();
         this.sent = report.now();
         this.continues = position.isPresent() && request.hasBegun();
     }
@@ -111,7 +113,7 @@ final class DecodeRelay implements Leg.Receiver {
             return;
         }
         boolean isFirst = ready.length() == 0;
-        complete(leg, framer.accept(chunk)).forEach(this::add);
+        complete(framer.accept(chunk)).forEach(this::add);
         Optional<String> refused = position.flatMap(StreamPosition::refusal);
         if (refused.isPresent()) {
             leg.fail(Kind.ANSWER, "it cannot continue the stream: " + refused.get());
@@ -137,7 +139,7 @@ final class DecodeRelay implements Leg.Receiver {
     }
 
     /** The events with those held before, as far as the client may have them. */
-    private List<Buffer> complete(Leg leg, List<Buffer> events) {
+    private List<Buffer> complete(List<Buffer> events) {
         if (position.isEmpty() || !position.get().isKnown() || events.isEmpty()) {
             return events;
         }
@@ -146,9 +148,6 @@ final class DecodeRelay implements Leg.Receiver {
         List<Buffer> complete = new ArrayList<>(events.size());
         events.forEach(event -> answer.accept(event, complete));
         boolean hasTokens = answer.tokens() > before;
-        if (hasTokens) {
-            silence.ifPresent(leg::within);
-        }
         if (continues ? answer.refusal().isEmpty() : isWhole && hasTokens) {
             request.answering();
         }
@@ -158,10 +157,14 @@ final class DecodeRelay implements Leg.Receiver {
         return complete;
     }
 
-    /** For an answer that has begun a silent instance is better than none. */
+    /** For an answer that has begun a silent instance is better than none. One that is to continue it may have to compute the prompt. */
     @Override
     public boolean waitsOn(boolean isHung) {
-        return request.hasBegun() ? !request.canContinueElsewhere() : !isHung;
+        if (!request.hasBegun()) {
+            return !isHung;
+        }
+        boolean mayBegin = request.pause().isPresent() && !isHung && ++silences < BEGINS_WITHIN;
+        return mayBegin || !request.canContinueElsewhere();
     }
 
     private String refusal() {

@@ -352,7 +352,6 @@ final class HandoffAttempt {
                 counted,
                 body,
                 new DecodeRelay(request),
-                request.continuation().map(StreamContinuation::position),
-                request.hasBegun());
+                request.continuation().map(StreamContinuation::position));
     }
 }

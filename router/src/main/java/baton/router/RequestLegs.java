@@ -21,9 +21,6 @@ final class RequestLegs {
     /** An instance that gets a leg, and the reason in words. */
     record Target(Instance instance, String why) {}
 
-    /** An instance begins to continue a stream within so many times the silence after which a stream continues elsewhere. */
-    private static final int BEGINS_WITHIN = 3;
-
     private final UpstreamClient upstream;
     private final RouterConfig.Limits limits;
     private final HttpServerRequest request;
@@ -107,7 +104,6 @@ final class RequestLegs {
      * @param id {@code X-Request-Id} of the leg
      * @param counted the instance's count of the request
      * @param position of an answer that can continue elsewhere
-     * @param continues whether another instance has begun the answer
      */
     Leg decode(
             Target to,
@@ -115,16 +111,14 @@ final class RequestLegs {
             Instance.RunningRequest counted,
             Buffer body,
             DecodeRelay relay,
-            Optional<StreamPosition> position,
-            boolean continues) {
+            Optional<StreamPosition> position) {
         Instance instance = to.instance();
         tried(instance);
         Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
         MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
         position.filter(answer -> answer.canBeAt(instance)).ifPresent(answer -> answer.ask(own));
         leg.send(request.method(), Headers.target(request), own, body);
-        limits.continueAfter()
-                .ifPresent(silence -> leg.within(continues ? silence.multipliedBy(BEGINS_WITHIN) : silence));
+        limits.continueAfter().ifPresent(leg::within);
         return leg;
     }
 

@@ -219,6 +219,28 @@ class ContinuedStreamsTest {
                 stream(response, FIRST + ":t 0 11\n\n");
             }
         };
+    @Test
+    void aStreamLeavesTheNextInstanceTooIfThatHangs() throws Exception {
+        FakeInstance third = fixture.instance();
+        CompletableFuture<FakeInstance> hung = new CompletableFuture<>();
+        for (FakeInstance each : List.of(other, third)) {
+            each.behaviour = (received, response) -> {
+                if (hung.complete(each)) {
+                    each.health = 500;
+                } else {
+                    whole(SECOND + ":t 0 13 end\n\n" + DONE).accept(received, response);
+                }
+            };
+        }
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofSeconds(1)));
+        Router router = router(limits, decode, other, third);
+
+        assertThat(fixture.post(router, BODY, "X-Request-Id", "mine").body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(fixture.get(router, "/v1/requests/mine/explain").body())
+                .contains(RouterFixture.result(hung).uri() + ": no answer within 1s, nor to health probes");
+    }
+
         other.behaviour = (_, response) -> stream(response, ":t 0 12\n\n");
         RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(100)));
 
