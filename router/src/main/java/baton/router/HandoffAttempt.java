@@ -141,16 +141,15 @@ final class HandoffAttempt {
         return new HandoffAttempt(request, decodeId, new DecodeOnly(by.body), decode, countedForNext());
     }
 
-    /** After this one: another decode instance. */
-    HandoffAttempt withDecode(Target other, Instance.RunningRequest count, UpstreamFailure failure) {
+    /** After this one, which ends: the legs with another decode instance. */
+    Course courseAfter(UpstreamFailure failure) {
         end();
         boolean spent = carries && (failure.kind() == Kind.LOST || failure.kind() == Kind.TIMEOUT);
-        Course next = switch (course) {
+        return switch (course) {
             case DecodeOnly alone -> alone;
             case HandOver by -> by.with(by.prefill, spent ? Optional.empty() : prefilled);
             case Answering _ -> throw new IllegalStateException("the decode instance answers");
         };
-        return new HandoffAttempt(request, id, next, other, count);
     }
 
     private HandOver handOver() {
@@ -270,9 +269,14 @@ final class HandoffAttempt {
             return;
         }
         switch (answer) {
-            case PrefillAnswer.Rejected(Question.Answer rejection) -> request.prefillRejected(rejection);
-            case PrefillAnswer.Failed(String reason) ->
-                request.prefillFailed(new UpstreamFailure(by.prefill.instance(), Kind.ANSWER, reason));
+            case PrefillAnswer.Rejected(Question.Answer rejection) -> {
+                if (request.hasBegun()) {
+                    prefillFailed(by, "HTTP " + rejection.status() + ": " + rejection.quoted());
+                } else {
+                    request.prefillRejected(rejection);
+                }
+            }
+            case PrefillAnswer.Failed(String reason) -> prefillFailed(by, reason);
             case PrefillAnswer.Prefilled(JsonObjectText text, Optional<RequestTrace.PromptTokens> prompt) -> {
                 prompt.ifPresent(tokens -> {
                     report.trace().promptTokens(RequestTrace.PREFILL, tokens);
@@ -281,6 +285,10 @@ final class HandoffAttempt {
                 prefilled(by, plan, text);
             }
         }
+    }
+
+    private void prefillFailed(HandOver by, String reason) {
+        request.prefillFailed(new UpstreamFailure(by.prefill.instance(), Kind.ANSWER, reason));
     }
 
     private void prefilled(HandOver by, Planned plan, JsonObjectText answer) {

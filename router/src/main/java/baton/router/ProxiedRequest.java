@@ -87,7 +87,7 @@ final class ProxiedRequest {
     private boolean prefillRetried;
 
     private Optional<RequestPause> pause = Optional.empty();
-    /** Chooses instances anew; until the first byte. */
+    /** Chooses instances anew; until the client has the first byte. */
     private Runnable again = () -> {};
 
     private boolean ended;
@@ -270,11 +270,11 @@ final class ProxiedRequest {
         }
         asked = placed;
         again = () -> place(body, placed);
-        if (context.config().limits().continueAfter().isPresent()) {
+        if (continuation.isEmpty() && context.config().limits().continueAfter().isPresent()) {
             continuation = Optional.of(new StreamContinuation(this, body));
         }
         report.tokens().asked(placed.prefix().promptBytes());
-        switch (routing.policy().place(placed)) {
+        switch (routing.policy().place(placed, legs.decodes())) {
             case Placement.Pair(Choice prefill, Choice decode, double share, Optional<Forecast> forecast) -> {
                 Target first = chosen(prefill);
                 Target second = chosen(decode);
@@ -351,25 +351,8 @@ final class ProxiedRequest {
         return Objects.requireNonNull(attempt, "no leg has been sent");
     }
 
-    /** Begins another attempt after a failed leg. */
-    private void retry(UpstreamFailure failure, HandoffAttempt next, Instance other) {
-        log.info("{}: {}, trying {}", id, failure.describe(), other);
-        metrics().count(RouterMetric.RETRIES, other.role());
-        begin(next);
-    }
-
-    /** A prefill instance has refused the prompt; its answer is the client's, unless decode already answers. */
+    /** A prefill instance has refused the prompt of an answer that has not begun: its answer is the client's. */
     void prefillRejected(Question.Answer answer) {
-        if (decodeAnswers("status " + answer.status())) {
-            return;
-        }
-        if (hasBegun()) {
-            answerError(
-                    502,
-                    "prefill of the continued answer: HTTP " + answer.status() + ": " + answer.body(),
-                    Outcome.PREFILL_FAILED);
-            return;
-        }
         Buffer body = answer.body();
         Headers.toClient(answer.headers(), client.headers());
         addHeaders();
@@ -381,7 +364,8 @@ final class ProxiedRequest {
 
     /** The prefill leg has failed: the prompt goes to another prefill instance, or to the decode instance. */
     void prefillFailed(UpstreamFailure failure) {
-        if (decodeAnswers(failure.reason())) {
+        if (hasBegun() && pause.isEmpty()) {
+            log.warn("{}: prefill failed while decode already answers: {}", id, failure.reason());
             return;
         }
         RequestPause current = note(failure);
@@ -396,7 +380,9 @@ final class ProxiedRequest {
         if (other.isPresent()) {
             // An instance without a connection is down now.
             prefillRetried = failure.kind() != Kind.CONNECT;
-            retry(failure, failed.withPrefill(other.get()), other.get().instance());
+            log.info("{}: {}, trying {}", id, failure.describe(), other.get().instance());
+            metrics().count(RouterMetric.RETRIES, Role.PREFILL);
+            begin(failed.withPrefill(other.get()));
         } else if (hasBegun()) {
             begin(failed.withoutPrefill(flow().idWithoutHandoff(failed.id())));
         } else if (context.config().policy().localPrefill().asFallback()) {
@@ -421,14 +407,6 @@ final class ProxiedRequest {
         if (!waits) {
             answerError(failure.status(), failure.describe(), outcome);
         }
-    }
-
-    private boolean decodeAnswers(String failure) {
-        boolean answers = hasBegun() && pause.isEmpty();
-        if (answers) {
-            log.warn("{}: prefill failed while decode already answers: {}", id, failure);
-        }
-        return answers;
     }
 
     /** Whether the client has a part of the answer, or an instance has sent tokens of a whole one. */
@@ -468,12 +446,19 @@ final class ProxiedRequest {
         shadow.ifPresent(second -> second.answered(part));
     }
 
-    /** An instance answers: the pause is over, and nothing is kept for another attempt. */
+    /** An instance answers: the pause is over, and its attempt is not made again. */
     void answering() {
         pause.ifPresent(over -> over.ends(ContinuationOutcome.CONTINUED));
         pause = Optional.empty();
-        again = () -> {};
+        if (report.hasFirstByte()) {
+            again = () -> {};
+        }
         begun().dropBodies();
+    }
+
+    /** Chooses instances anew for an answer of which the client has nothing. */
+    void placeAnew() {
+        again.run();
     }
 
     Optional<StreamContinuation> continuation() {
@@ -494,9 +479,8 @@ final class ProxiedRequest {
             waitOrFail(failure, current, Outcome.DECODE_FAILED);
             return;
         }
-        Instance instance = other.get().instance();
-        prefillRetried = false;
-        retry(failure, failed.withDecode(other.get(), instance.begin(), failure), instance);
+        log.info("{}: {}, trying {}", id, failure.describe(), other.get().instance());
+        begin(failed.id(), failed.courseAfter(failure), other.get());
     }
 
     /** The leg failed after the client got a part of an answer that is no stream. */

@@ -62,6 +62,11 @@ final class RequestLegs {
         decodes.put(decode, decode.incarnation());
     }
 
+    /** The instance may get the request again. */
+    void forget(Instance decode) {
+        decodes.remove(decode);
+    }
+
     /** Forgets which instances got decode legs: all of them may get one again. */
     void forget() {
         decodes.clear();

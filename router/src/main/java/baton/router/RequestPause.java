@@ -36,7 +36,9 @@ final class RequestPause {
     private final ProxiedRequest request;
     private final Kind reason;
     private final long since;
-    private final boolean hasBegun;
+    /** Whether an answer has begun that is to continue. */
+    private boolean hasBegun;
+
     private int prefillFailures;
     private int decodeFailures;
     private int failuresBeforePrompt;
@@ -134,11 +136,12 @@ final class RequestPause {
         return true;
     }
 
-    /** The request goes on at another instance, or ends with an error. */
+    /** An answer goes on at another instance, begins anew, or ends with an error. */
     void ends(ContinuationOutcome outcome) {
         if (!hasBegun) {
             return;
         }
+        hasBegun = false;
         request.metrics().count(RouterMetric.STREAMS_CONTINUED, reason, outcome);
         if (outcome == ContinuationOutcome.CONTINUED) {
             request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - since);

@@ -72,9 +72,9 @@ final class StreamContinuation {
 
     /** The body of the legs if the first decode leg is for that instance. */
     JsonObjectText bodyFor(Instance decode) {
-        if (isStream && decode.isVllm() && !PromptField.mayBeOfResponses(body)) {
-            position = new TokenFields(body);
-        }
+        position = isStream && decode.isVllm() && !PromptField.mayBeOfResponses(body)
+                ? new TokenFields(body)
+                : new TokenComments();
         return position.asking(body);
     }
 
@@ -134,7 +134,7 @@ final class StreamContinuation {
             request.legs().tried(failure.instance());
         }
         Optional<String> whyNot = position.whyNot()
-                .or(() -> failure.kind() == Kind.ANSWER ? Optional.of("refused") : Optional.empty())
+                .or(() -> isStream && failure.kind() == Kind.ANSWER ? Optional.of("refused") : Optional.empty())
                 .or(() -> pause.failuresLeft(Role.DECODE) <= 0 || pauses > MOST_PAUSES
                         ? Optional.of("too many instances have failed with it")
                         : Optional.empty());
@@ -143,9 +143,20 @@ final class StreamContinuation {
                     failure.status(),
                     failure.describe() + "; another instance cannot continue: " + whyNot.get(),
                     Outcome.DECODE_BROKEN);
+        } else if (failure.kind() == Kind.ANSWER) {
+            request.legs().forget(failure.instance());
+            beginAnew(failure, pause);
         } else {
             choose(failure, pause);
         }
+    }
+
+    /** The client has nothing of a whole answer, so any instance may make all of it, one that has refused to continue it too. */
+    private void beginAnew(UpstreamFailure failure, RequestPause pause) {
+        log.info("{}: {}, the answer begins anew", request.id(), failure.describe());
+        request.report().trace().step("no instance continues the answer: it begins anew");
+        pause.ends(ContinuationOutcome.ANEW);
+        request.placeAnew();
     }
 
     private void choose(UpstreamFailure failure, RequestPause pause) {
@@ -160,6 +171,8 @@ final class StreamContinuation {
         next = Optional.empty();
         if (decode.isPresent()) {
             begin(failure, decode.get());
+        } else if (!isStream && policy.hasOtherDecode(request.legs().decodes(), Optional.empty())) {
+            beginAnew(failure, pause);
         } else if (!pause.lookAgain(Role.DECODE, () -> choose(failure, pause))) {
             request.answerError(
                     failure.status(),

@@ -24,8 +24,8 @@
  *                    ANSWERING --- the decode leg ends, or breaks off ---> over
  * </pre>
  *
- * An answer that breaks off with its token ids known goes on by one more attempt at another decode instance ({@code StreamContinuation}). From a failed leg to the
- * next byte of an answer a request is in a {@code RequestPause}: while no instance is left for it, it waits, and then its instances are chosen anew.
+ * An answer that breaks off with its token ids known goes on by one more attempt at another decode instance ({@code StreamContinuation}); a whole answer that no
+ * instance continues begins anew, by a choice of instances. From a failed leg to the next byte of an answer a request is in a {@code RequestPause}: while no instance is left for it, it waits, and then its instances are chosen anew.
  *
  * In each state the end of the request (its client leaves, a 4xx of prefill, no instance is left) closes all legs.
  */

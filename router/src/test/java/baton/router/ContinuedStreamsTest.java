@@ -88,12 +88,22 @@ class ContinuedStreamsTest {
         return (_, response) -> stream(response).write(Buffer.buffer(events)).onComplete(_ -> response.reset());
     }
 
+    private static boolean continues(Received leg) {
+        return leg.body().contains("baton_continue");
+    }
+
     private static JsonNode continued(Received leg) {
         return MAPPER.readTree(leg.body()).path("baton_continue");
     }
 
     private double continued(Router router) {
-        return fixture.metric(router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"lost\"}");
+        return outcome(router, "continued");
+    }
+
+    /** Of answers that connections were lost of. */
+    private double outcome(Router router, String label) {
+        return fixture.metric(
+                router, "baton:router_streams_continued_total{outcome=\"%s\",reason=\"lost\"}".formatted(label));
     }
 
     private void assertIsContinuedBehindTwoTokens(Router router) throws Exception {
@@ -159,10 +169,8 @@ class ContinuedStreamsTest {
             }
         };
         third.behaviour = other.behaviour;
-        decode.behaviour = (received, response) -> (received.body().contains("baton_continue")
-                        ? other.behaviour
-                        : breakingOff(FIRST + ":t 0 11\n\n"))
-                .accept(received, response);
+        decode.behaviour = (received, response) ->
+                (continues(received) ? other.behaviour : breakingOff(FIRST + ":t 0 11\n\n")).accept(received, response);
         Router router = router(decode, other, third);
 
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
@@ -188,12 +196,13 @@ class ContinuedStreamsTest {
                         "[{\"index\":0,\"token_ids\":[]},{\"index\":1,\"finished\":true,\"token_ids\":[5]}]"));
     }
 
-    @Test
-    void theDecodeInstanceComputesThePromptIfPrefillIsGoneToo() throws Exception {
+    @ParameterizedTest
+    @ValueSource(ints = {400, 500})
+    void theDecodeInstanceComputesThePromptIfPrefillIsGoneToo(int status) throws Exception {
         decode.behaviour = (_, response) -> stream(response)
                 .write(Buffer.buffer(FIRST + ":t 0 11\n\n"))
                 .onComplete(_ -> {
-                    prefill.behaviour = FakeInstance.json(500, "{}");
+                    prefill.behaviour = FakeInstance.json(status, "{}");
                     response.reset();
                 });
 
@@ -210,15 +219,6 @@ class ContinuedStreamsTest {
         Await.until("the leg ends", RouterFixture.SOON, () -> decode.aborted.get() == 1);
     }
 
-    @Test
-    void aStreamGoesBackToAnInstanceThatWasSilent() throws Exception {
-        decode.behaviour = (received, response) -> {
-            if (received.body().contains("baton_continue")) {
-                stream(response).end(SECOND + ":t 0 13 end\n\n" + DONE);
-            } else {
-                stream(response, FIRST + ":t 0 11\n\n");
-            }
-        };
     @Test
     void aStreamLeavesTheNextInstanceTooIfThatHangs() throws Exception {
         FakeInstance third = fixture.instance();
@@ -241,6 +241,15 @@ class ContinuedStreamsTest {
                 .contains(RouterFixture.result(hung).uri() + ": no answer within 1s, nor to health probes");
     }
 
+    @Test
+    void aStreamGoesBackToAnInstanceThatWasSilent() throws Exception {
+        decode.behaviour = (received, response) -> {
+            if (continues(received)) {
+                stream(response).end(SECOND + ":t 0 13 end\n\n" + DONE);
+            } else {
+                stream(response, FIRST + ":t 0 11\n\n");
+            }
+        };
         other.behaviour = (_, response) -> stream(response, ":t 0 12\n\n");
         RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(100)));
 
@@ -331,7 +340,7 @@ class ContinuedStreamsTest {
         decode.ahead = FakeInstance.json(200, "{\"kv_transfer_params\":{\"do_remote_prefill\":true," + address + "}}");
         List<HttpServerResponse> open = new CopyOnWriteArrayList<>();
         decode.behaviour = using("0.9", (received, response) -> {
-            if (received.body().contains("baton_continue")) {
+            if (continues(received)) {
                 FakeInstance.json(200, "{\"prompt_token_ids\":[3]}").accept(received, response);
             } else {
                 open.add(stream(response, FIRST + ":t 0 11\n\n"));
@@ -521,6 +530,89 @@ class ContinuedStreamsTest {
         assertIsTheAnswer(fixture.post(router, WHOLE));
 
         assertIsContinuedBehindTwoTokens(router);
+    }
+
+    /** An instance that does not know how to continue it, one that fails, and one of vLLM, which is not asked. */
+    @ParameterizedTest
+    @ValueSource(ints = {400, 500, 0})
+    void aWholeAnswerThatNoInstanceContinuesBeginsAnew(int refusal) throws Exception {
+        decode.behaviour = tokensAndNoMore(":t 0 11\n\n");
+        other.behaviour = (received, response) -> (continues(received)
+                        ? FakeInstance.json(refusal, "{\"error\":{\"message\":\"unknown field\"}}")
+                        : FakeInstance.json(200, RouterFixture.ANSWER))
+                .accept(received, response);
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill)),
+                List.of(decode.uri(), refusal == 0 ? vllm(other) : other.uri()),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                RouterFixture.LIMITS));
+
+        assertIsTheAnswer(fixture.post(router, WHOLE, "X-Request-Id", "mine"));
+
+        assertThat(decode.received).hasSize(1);
+        assertThat(other.received).hasSize(refusal == 0 ? 1 : 2);
+        assertThat(continues(other.received.getLast())).isFalse();
+        assertThat(outcome(router, "anew")).isEqualTo(1);
+        assertThat(outcome(router, "continued")).isZero();
+        assertThat(fixture.metric(router, "baton:router_stream_pause_seconds_count"))
+                .isZero();
+        assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
+                .isEqualTo(1);
+        assertThat(fixture.get(router, "/v1/requests/mine/explain").body())
+                .contains("no instance continues the answer: it begins anew");
+    }
+
+    @Test
+    void aWholeAnswerThatHasBegunAnewContinues() throws Exception {
+        decode.behaviour = (received, response) -> (continues(received)
+                        ? FakeInstance.json(200, RouterFixture.ANSWER)
+                        : tokensAndNoMore(":t 0 11\n\n"))
+                .accept(received, response);
+        other.behaviour = (received, response) -> (continues(received)
+                        ? FakeInstance.json(400, "{}")
+                        : tokensAndNoMore(":t 0 21\n\n"))
+                .accept(received, response);
+        Router router = router(decode, other);
+
+        assertIsTheAnswer(fixture.post(router, WHOLE));
+
+        assertThat(continued(decode.received.getLast()).at("/choices/0/token_ids"))
+                .isEqualTo(MAPPER.readTree("[21]"));
+        assertThat(outcome(router, "anew")).isEqualTo(1);
+        assertThat(outcome(router, "continued")).isEqualTo(1);
+    }
+
+    @Test
+    void aWholeAnswerThatBeginsAnewWaitsForAnInstance() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = tokensAndNoMore(":t 0 11\n\n");
+        other.behaviour = (received, response) -> {
+            if (continues(received)) {
+                FakeInstance.json(400, "{}").accept(received, response);
+            } else {
+                open.complete(response);
+            }
+        };
+        Router router = router(decode, other);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, WHOLE);
+        HttpServerResponse response = RouterFixture.result(open);
+        decode.health = 503;
+        fixture.awaitUp(router, "decode", 1);
+
+        other.health = 503;
+        fixture.awaitUp(router, "decode", 0);
+        response.reset();
+        Await.until(
+                "it waits",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instance_waits_total{role=\"decode\"}") > 0);
+        other.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        other.health = 200;
+
+        assertIsTheAnswer(RouterFixture.result(answer));
     }
 
     @Test

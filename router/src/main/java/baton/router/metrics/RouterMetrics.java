@@ -52,6 +52,8 @@ public final class RouterMetrics implements AutoCloseable {
     /** The outcome of a stream after its instance broke off; the label {@code outcome}. */
     public enum ContinuationOutcome implements Label {
         CONTINUED,
+        /** No instance continues it; as the client has nothing of it, it begins anew. */
+        ANEW,
         FAILED,
         /** The router has not the tokens that the client has. */
         IMPOSSIBLE

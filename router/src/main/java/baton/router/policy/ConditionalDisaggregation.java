@@ -32,9 +32,9 @@ public record ConditionalDisaggregation(
     }
 
     @Override
-    public Placement place(RoutingRequest request) {
+    public Placement place(RoutingRequest request, Collection<Instance> tried) {
         if (isBelow(request, 0, local.belowBytes())) {
-            return anyDecode(request)
+            return otherDecode(request, tried, Optional.empty())
                     .<Placement>map(decode -> new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT))
                     .orElseGet(() -> new Placement.Unavailable(instances.decodes()));
         }
@@ -44,7 +44,7 @@ public record ConditionalDisaggregation(
                 decodes,
                 instances.decodes(),
                 request,
-                List.of(),
+                tried,
                 each -> usable.stream().anyMatch(prefill -> flow.pairs(prefill, each)));
         if (decode.isEmpty()) {
             // An instance that has both roles, as it changes them, computes its prompts itself.
@@ -52,7 +52,7 @@ public record ConditionalDisaggregation(
                     decodes,
                     instances.decodes(),
                     request,
-                    List.of(),
+                    tried,
                     each -> local.asFallback()
                             || usable.stream().anyMatch(prefill -> prefill.url().equals(each.url())));
             return alone.<Placement>map(each -> new Placement.DecodeOnly(each, LocalPrefillReason.UNAVAILABLE))
@@ -65,10 +65,6 @@ public record ConditionalDisaggregation(
         return without(request, fitting, decode.get())
                 .<Placement>map(reason -> new Placement.DecodeOnly(decode.get(), reason))
                 .orElseGet(() -> byGoals(request, prefills.choose(fitting, request), decode.get()));
-    }
-
-    private Optional<Choice> anyDecode(RoutingRequest request) {
-        return choose(decodes, instances.decodes(), request, List.of(), _ -> true);
     }
 
     private Placement byGoals(RoutingRequest request, Choice prefill, Choice decode) {

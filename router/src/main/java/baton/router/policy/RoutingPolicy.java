@@ -9,8 +9,12 @@ public interface RoutingPolicy {
     /** Whether it looks at {@link PromptPrefix#chunks}, which take time to make. */
     boolean needsPrefix();
 
-    /** Chooses for a new completion. */
-    Placement place(RoutingRequest request);
+    /**
+     * Chooses for a completion of which the client has nothing.
+     *
+     * @param tried decode instances that are not to get it
+     */
+    Placement place(RoutingRequest request, Collection<Instance> tried);
 
     /**
      * The measurement of a request that is served as it was placed.

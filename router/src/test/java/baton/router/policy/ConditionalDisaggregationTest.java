@@ -18,6 +18,7 @@ import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class ConditionalDisaggregationTest {
     private static final RoutingRequest REQUEST = request("hello");
@@ -51,10 +52,14 @@ class ConditionalDisaggregationTest {
     @Test
     void placementsTakeTheHealthyInstancesInTurn() {
         RoutingPolicy policy = policy(LocalPrefill.NEVER);
-        assertThat(List.of(policy.place(REQUEST), policy.place(REQUEST), policy.place(REQUEST)))
+        assertThat(List.of(
+                        policy.place(REQUEST, List.of()),
+                        policy.place(REQUEST, List.of()),
+                        policy.place(REQUEST, List.of())))
                 .containsExactly(pair(0, 0), pair(1, 1), pair(0, 0));
         prefills.all().getFirst().markDown("test");
-        assertThat(List.of(policy.place(REQUEST), policy.place(REQUEST))).containsExactly(pair(1, 1), pair(1, 0));
+        assertThat(List.of(policy.place(REQUEST, List.of()), policy.place(REQUEST, List.of())))
+                .containsExactly(pair(1, 1), pair(1, 0));
         assertThat(policy.otherPrefill(
                         REQUEST,
                         List.of(prefills.all().getLast()),
@@ -74,12 +79,31 @@ class ConditionalDisaggregationTest {
                 .isFalse();
     }
 
+    @ParameterizedTest
+    @ValueSource(ints = {0, 1000})
+    void aPlacementAvoidsDecodeInstancesThatHaveHadTheRequest(int belowBytes) {
+        RoutingPolicy policy = policy(new LocalPrefill(false, belowBytes, 0, Integer.MAX_VALUE));
+        List<Instance> tried = List.of(decodes.all().getFirst());
+        Instance other = decodes.all().getLast();
+        for (int i = 0; i < 3; i++) {
+            assertThat(
+                            switch (policy.place(REQUEST, tried)) {
+                                case Placement.Pair pair -> pair.decode().instance();
+                                case Placement.DecodeOnly alone ->
+                                    alone.decode().instance();
+                                case Placement.Unavailable _ -> throw new AssertionError("there is one");
+                            })
+                    .isEqualTo(other);
+        }
+        assertThat(policy.place(REQUEST, decodes.all())).isEqualTo(new Placement.Unavailable(decodes));
+    }
+
     @Test
     void anInstanceOfBothRolesDoesNotHandOverToItself() {
         prefills.add(up(Instance.Role.PREFILL, decodes.all().getFirst().address()));
         RoutingPolicy policy = policy(LocalPrefill.NEVER);
         for (int i = 0; i < 6; i++) {
-            assertThat(policy.place(REQUEST))
+            assertThat(policy.place(REQUEST, List.of()))
                     .isInstanceOfSatisfying(
                             Placement.Pair.class,
                             pair -> assertThat(pair.prefill().instance().url())
@@ -91,7 +115,7 @@ class ConditionalDisaggregationTest {
                 .isEmpty();
         assertThat(policy.hasOtherDecode(List.of(), Optional.of(prefills.all().getLast())))
                 .isFalse();
-        assertThat(policy.place(REQUEST))
+        assertThat(policy.place(REQUEST, List.of()))
                 .isEqualTo(new Placement.DecodeOnly(turn(decodes.all().getFirst()), LocalPrefillReason.UNAVAILABLE));
     }
 
@@ -105,24 +129,24 @@ class ConditionalDisaggregationTest {
     void placementIsUnavailableWithoutAnInstanceOfEachRole() {
         RoutingPolicy policy = policy(LocalPrefill.NEVER);
         prefills.all().forEach(instance -> instance.markDown("test"));
-        assertThat(policy.place(REQUEST)).isEqualTo(new Placement.Unavailable(prefills));
+        assertThat(policy.place(REQUEST, List.of())).isEqualTo(new Placement.Unavailable(prefills));
         prefills.all().forEach(Instance::markUp);
         decodes.all().forEach(instance -> instance.markDown("test"));
-        assertThat(policy.place(REQUEST)).isEqualTo(new Placement.Unavailable(decodes));
+        assertThat(policy.place(REQUEST, List.of())).isEqualTo(new Placement.Unavailable(decodes));
     }
 
     @Test
     void placementIsALocalPrefillForShortPromptsAndAsFallback() {
         Choice decode = turn(decodes.all().getFirst());
-        assertThat(policy(new LocalPrefill(false, 8, 0, Integer.MAX_VALUE)).place(REQUEST))
+        assertThat(policy(new LocalPrefill(false, 8, 0, Integer.MAX_VALUE)).place(REQUEST, List.of()))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT));
-        assertThat(policy(new LocalPrefill(false, 7, 0, Integer.MAX_VALUE)).place(REQUEST))
+        assertThat(policy(new LocalPrefill(false, 7, 0, Integer.MAX_VALUE)).place(REQUEST, List.of()))
                 .isInstanceOf(Placement.Pair.class);
         // No connector is known, so no pair is.
         assertThat(PolicySettings.DEFAULT
                         .withLocalPrefill(new LocalPrefill(true, 0, 0, Integer.MAX_VALUE))
                         .policy(instances, new AutoFlow(), HeldBlocks.UNKNOWN)
-                        .place(REQUEST))
+                        .place(REQUEST, List.of()))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
     }
 
@@ -132,7 +156,7 @@ class ConditionalDisaggregationTest {
         for (boolean digests : new boolean[] {true, false}) {
             RoutingRequest request = RoutingRequest.of(body, Optional.empty(), digests);
             assertThat(policy(new LocalPrefill(false, 1000, 0, Integer.MAX_VALUE))
-                            .place(request))
+                            .place(request, List.of()))
                     .isInstanceOf(Placement.Pair.class);
         }
     }
@@ -148,7 +172,7 @@ class ConditionalDisaggregationTest {
         RoutingPolicy policy = PolicySettings.DEFAULT
                 .withLocalPrefill(LocalPrefill.NEVER.withSplit(SplitPrompts.parse("0.5")))
                 .policy(instances, new ContentKeyedFlow(), HeldBlocks.UNKNOWN);
-        assertThat(policy.place(RoutingRequest.of(body, Optional.empty(), false)))
+        assertThat(policy.place(RoutingRequest.of(body, Optional.empty(), false), List.of()))
                 .isInstanceOfSatisfying(
                         Placement.Pair.class, pair -> assertThat(pair.share()).isEqualTo(share));
     }
@@ -177,13 +201,13 @@ class ConditionalDisaggregationTest {
             Runnable _ = prefill.begin();
             Runnable _ = prefill.begin();
         });
-        assertThat(policy.place(REQUEST))
+        assertThat(policy.place(REQUEST, List.of()))
                 .isInstanceOfSatisfying(
                         Placement.DecodeOnly.class,
                         local -> assertThat(local.reason()).isEqualTo(LocalPrefillReason.BUSY));
         InstanceSet set = prefills;
         set.replace(set.all().getFirst(), up("http://p:3"));
-        assertThat(policy.place(REQUEST)).isInstanceOf(Placement.Pair.class);
+        assertThat(policy.place(REQUEST, List.of())).isInstanceOf(Placement.Pair.class);
     }
 
     @Test
@@ -191,15 +215,16 @@ class ConditionalDisaggregationTest {
         RoutingPolicy policy = policy(new PolicySettings(
                 InTurn.NAME, PrefixAware.NAME, 1000, new LocalPrefill(false, 0, 600, Integer.MAX_VALUE)));
         String prompt = "word ".repeat(500);
-        assertThat(policy.place(request(prompt))).isInstanceOf(Placement.Pair.class);
-        assertThat(policy.place(request(prompt + "and more")))
+        assertThat(policy.place(request(prompt), List.of())).isInstanceOf(Placement.Pair.class);
+        assertThat(policy.place(request(prompt + "and more"), List.of()))
                 .isInstanceOfSatisfying(Placement.DecodeOnly.class, local -> {
                     assertThat(local.reason()).isEqualTo(LocalPrefillReason.CACHED);
                     assertThat(local.decode().why()).isEqualTo(Choice.Why.PREFIX);
                     assertThat(local.decode().known())
                             .isEqualTo(2501 / PromptPrefix.CHUNK_BYTES * PromptPrefix.CHUNK_BYTES);
                 });
-        assertThat(policy.place(request(prompt + "and more".repeat(100)))).isInstanceOf(Placement.Pair.class);
+        assertThat(policy.place(request(prompt + "and more".repeat(100)), List.of()))
+                .isInstanceOf(Placement.Pair.class);
     }
 
     private static Instance up(String address) {
