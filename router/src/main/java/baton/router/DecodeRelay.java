@@ -31,7 +31,7 @@ final class DecodeRelay implements Leg.Receiver {
     /** Whether another instance has sent the beginning of the answer. */
     private final boolean continues;
 
-    /** Whether the request asks for a whole answer, of which the client has nothing before its end. */
+    /** Whether the request asks for a whole answer, of which the client has nothing before its end unless it is long. */
     private final boolean isWhole;
 
     private @Nullable HttpClientResponse head;
@@ -71,12 +71,12 @@ final class DecodeRelay implements Leg.Receiver {
         this.head = head;
         String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
         sendsEvents = type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17);
-        boolean isFramed = sendsEvents || (isWhole && head.headers().contains(Headers.STREAM));
+        boolean isFramed = sendsEvents || isWhole;
         int status = head.statusCode();
         // The instance is stopping or overloaded; another may take the request.
         if (status == 503 && (continues || request.hasOtherDecode())) {
             leg.fail(Kind.REFUSED, "HTTP 503");
-        } else if (continues && !(status == 200 && (isFramed || isWhole) && resumes(head))) {
+        } else if (continues && !(status == 200 && isFramed && resumes(head))) {
             refusing = leg.instance();
         } else if (isFramed) {
             framer = new SseFramer();
@@ -255,9 +255,7 @@ final class DecodeRelay implements Leg.Receiver {
         }
         report.firstByte(sent, sendsEvents && head.statusCode() == 200);
         client.status(
-                framer == null || sendsEvents
-                        ? head.statusCode()
-                        : position.map(StreamPosition::status).orElse(200));
+                head.statusCode() == 200 ? position.map(StreamPosition::status).orElse(200) : head.statusCode());
         Headers.toClient(head.headers(), client.headers());
         if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
             client.chunked();

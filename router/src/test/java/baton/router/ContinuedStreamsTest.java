@@ -615,6 +615,27 @@ class ContinuedStreamsTest {
         assertIsTheAnswer(RouterFixture.result(answer));
     }
 
+    /** Of which no token is known, and which continues one. */
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aWholeAnswerThatBreaksOffInItsTextComesFromAnotherInstance(boolean isContinued) throws Exception {
+        BiConsumer<Received, HttpServerResponse> half = (_, response) -> response.putHeader("Content-Length", "1000")
+                .write(RouterFixture.ANSWER)
+                .onComplete(_ -> response.reset());
+        decode.behaviour = isContinued
+                ? (received, response) -> (continues(received)
+                                ? FakeInstance.json(200, RouterFixture.ANSWER)
+                                : tokensAndNoMore(":t 0 11\n\n"))
+                        .accept(received, response)
+                : half;
+        other.behaviour = (received, response) -> (isContinued && other.received.size() == 1
+                        ? half
+                        : FakeInstance.json(200, RouterFixture.ANSWER))
+                .accept(received, response);
+
+        assertIsTheAnswer(fixture.post(router(decode, other), WHOLE));
+    }
+
     @Test
     void everyInstanceGetsTheLogProbabilitiesOfAllFormerOnes() throws Exception {
         List<JsonNode> continued = new CopyOnWriteArrayList<>();

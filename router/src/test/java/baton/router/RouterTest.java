@@ -647,12 +647,12 @@ class RouterTest {
     }
 
     @Test
-    void aJsonAnswerThatBreaksEndsTheClientsConnection() throws Exception {
+    void aJsonAnswerThatBreaksAndDoesNotContinueEndsTheClientsConnection() throws Exception {
         decode.behaviour = (request, response) -> response.putHeader("Content-Type", "application/json")
                 .putHeader("Content-Length", "1000")
                 .write("{\"id\":")
                 .onComplete(done -> response.reset());
-        Router router = router();
+        Router router = router(RouterFixture.LIMITS.withContinueAfter(Optional.empty()));
         assertThatThrownBy(() -> fixture.post(router, BODY)).hasCauseInstanceOf(IOException.class);
         assertThat(decode.received).hasSize(1);
     }
