@@ -510,7 +510,9 @@ public final class ApiServer implements AutoCloseable {
                             JsonFields fields = parse.parse(body, preparation);
                             String id = requestId(header, fields);
                             try {
-                                return Map.entry(id, read.read(reader, fields, preparation));
+                                ApiRequest request = read.read(reader, fields, preparation);
+                                ResponseStream.requireContinuable(request);
+                                return Map.entry(id, request);
                             } catch (RuntimeException e) {
                                 if (ApiException.of(e).status() == 503 && !exchange.clientLeft()) {
                                     // Another instance may still be tried.

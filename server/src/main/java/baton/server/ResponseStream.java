@@ -73,7 +73,6 @@ final class ResponseStream {
     /**
      * @param idSuffix makes the engine's ids unique
      * @param whenEnded called once, on the event loop
-     * @throws ApiException if the request continues an answer that cannot be continued
      */
     ResponseStream(
             ReplyWriter.Head head,
@@ -95,15 +94,9 @@ final class ResponseStream {
             case RESPONSES -> new ResponsesAnswer(head, writer);
             case INFERENCE -> new InferenceAnswer(request);
         };
-        boolean canContinue = canContinue(request);
-        if (request.continuation().isPresent() && !canContinue) {
-            throw ApiException.badField(
-                    Continuation.FIELD,
-                    "is not available for streams of responses with log probabilities, nor for answers with best_of");
-        }
         tellsTokens = request.generates()
                 && request.prompts().size() <= MOST_CONTINUED
-                && canContinue
+                && canContinue(request)
                 && exchange.request().getHeader(Continuation.WANTED) != null;
         request.continuation().ifPresent(continued -> seeds.addAll(continued.seeds()));
         if (tellsTokens
@@ -121,6 +114,15 @@ final class ResponseStream {
         }
         unfinished = choices.size();
         origin = RequestRecord.Origin.of(exchange, head, engine.config().kvTransfer());
+    }
+
+    /** @throws ApiException if the request continues an answer that cannot be continued */
+    static void requireContinuable(ApiRequest request) {
+        if (request.continuation().isPresent() && !canContinue(request)) {
+            throw ApiException.badField(
+                    Continuation.FIELD,
+                    "is not available for streams of responses with log probabilities, nor for answers with best_of");
+        }
     }
 
     /**

@@ -273,6 +273,19 @@ class ContinuationTest {
         assertThat(error(body)).contains("nor for answers with best_of");
     }
 
+    @Test
+    void thePeerOfAContinuationThatIsRefusedNeedNotKeepBlocks() throws Exception {
+        try (ServerFixture server = new ServerFixture()) {
+            HttpResponse<String> refused = server.post(
+                    "/v1/responses",
+                    "{\"input\":\"a\",\"stream\":true,\"include\":[\"message.output_text.logprobs\"],"
+                            + "\"baton_continue\":{\"id\":\"a\"},\"kv_transfer_params\":{\"k\":1}}");
+            assertThat(refused.statusCode()).isEqualTo(400);
+            assertThat(refused.body()).contains("baton_continue: is not available for streams of responses");
+            assertThat(server.engine.nextRefused().toJson().toString()).isEqualTo("{\"k\":1}");
+        }
+    }
+
     @ParameterizedTest
     @CsvSource(
             quoteCharacter = '\'',
