@@ -93,13 +93,11 @@ class PagedAttentionTest {
         float[][] sinks = new float[LAYERS][];
         Arrays.setAll(sinks, _ -> numbers(random, heads));
         double scale = 1 / Math.sqrt(headDim);
-        for (AttentionScores scores : List.of(
+        List<AttentionScores> all = List.of(
                 new AttentionScores(scale),
                 new AttentionScores(scale, Optional.of(2.5), List.of()),
-                new AttentionScores(scale, Optional.of(50.0), List.of(sinks)))) {
-            KvLayout layout = new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype);
-            attentionEqualsThatInFp64(kind, layout, heads, window, scores);
-        }
+                new AttentionScores(scale, Optional.of(50.0), List.of(sinks)));
+        attentionEqualsThatInFp64(kind, new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype), heads, window, all);
     }
 
     /** Entries that are key and value. */
@@ -107,81 +105,95 @@ class PagedAttentionTest {
     @CsvSource({"YMM, F32, 6, 48, 5", "ZMM, F16, 2, 576, 16", "PAIRS, BF16, 2, 320, 16", "AMX, BF16, 2, 320, 16"})
     void latentAttentionEqualsThatInFp64(String kind, DType dtype, int heads, int headDim, int blockSize) {
         KvLayout layout = new KvLayout(LAYERS, 1, headDim, blockSize, dtype, true);
-        attentionEqualsThatInFp64(kind, layout, heads, 100_000, new AttentionScores(1 / Math.sqrt(headDim)));
+        List<AttentionScores> all = List.of(new AttentionScores(1 / Math.sqrt(headDim)));
+        attentionEqualsThatInFp64(kind, layout, heads, 100_000, all);
     }
 
+    /** @param all kinds of scores, of the same queries, keys and values */
     private static void attentionEqualsThatInFp64(
-            String kind, KvLayout layout, int heads, int window, AttentionScores scores) {
+            String kind, KvLayout layout, int heads, int window, List<AttentionScores> all) {
         Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         Random random = new Random(SEED);
-        int kvHeads = layout.kvHeads();
         int headDim = layout.headDim();
         int blockSize = layout.blockSize();
+        int group = heads / layout.kvHeads();
+        // More than the positions below need, so that tables differ; large blocks take long to fill.
+        int blocks = Math.min(BLOCKS, BLOCKS * 16 / blockSize);
         try (Arena arena = Arena.ofShared()) {
-            MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
-            KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
+            MemorySegment pool = arena.allocate(blocks * layout.blockBytes(), 64);
+            KvCache cache = new KvCache(pool, layout, blocks, List.of("0", "1"));
             fill(cache, random);
-            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, scores, arena);
             // Single tokens, a prompt's first chunk, a later one, few rows behind many positions.
             List<Span> spans = List.of(
-                    new Span(0, 1, 0, blocks(random)),
-                    new Span(1, 1, 2 * blockSize + 1, blocks(random)),
-                    new Span(2, 70, 0, blocks(random)),
-                    new Span(72, 41, Math.min(695, BLOCKS * blockSize / 2 + 2), blocks(random)),
-                    new Span(113, 3, Math.min(150, BLOCKS * blockSize / 2), blocks(random)));
+                    new Span(0, 1, 0, blocks(blocks, random)),
+                    new Span(1, 1, 2 * blockSize + 1, blocks(blocks, random)),
+                    new Span(2, 70, 0, blocks(blocks, random)),
+                    new Span(72, 41, Math.min(695, blocks * blockSize / 2 + 2), blocks(blocks, random)),
+                    new Span(113, 3, Math.min(150, blocks * blockSize / 2), blocks(blocks, random)));
             int rows = 116;
-            long stride = (long) heads * headDim + 16;
-            float[] queries = numbers(random, rows * (heads * headDim + 16));
+            int width = heads * headDim + 16;
+            float[] queries = numbers(random, rows * width);
             boolean inBf16 = PagedAttention.suitsPairs(kernels, layout);
-            // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
-            // Capped scores are rounded like numbers of the cap's size.
-            double tolerance = (inBf16 ? 2.0 / 512 + 2e-6 : 2e-6) + scores.cap().orElse(0.0) * Math.ulp(1f);
-            Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
-            Rows queryRows = TestKernels.rows(floats(arena, queries), stride);
-            attention.attend(LAYER, spans, window, queryRows, attended);
+            Rows queryRows = TestKernels.rows(floats(arena, queries), width);
+            List<float[]> attended = new ArrayList<>();
+            for (AttentionScores scores : all) {
+                Rows out = TestKernels.rows(floats(arena, new float[queries.length]), width);
+                PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, scores, arena);
+                attention.attend(LAYER, spans, window, queryRows, out);
+                attended.add(TestKernels.elements(out));
+                assertRowsAloneAreTheSame(attention, spans, window, queryRows, out);
+                if (kernels.width() == Width.ZMM && Processor.current().has("avx512_bf16")) {
+                    Rows narrow = TestKernels.narrowRows(arena, new float[rows * (width + 16)], width + 16);
+                    attention.attend(LAYER, spans, window, queryRows, narrow);
+                    assertRounded(TestKernels.elements(narrow), attended.getLast(), width);
+                }
+                attention.close();
+            }
             for (Span span : spans) {
-                for (int head = 0; head < heads; head++) {
-                    double[][] entries = entries(cache, span, head / (heads / kvHeads));
-                    for (int i = 0; i < span.count(); i++) {
-                        int start = (span.row() + i) * (heads * headDim + 16) + head * headDim;
-                        double[] expected = attend(
-                                layout,
-                                entries,
-                                span.position() + i,
-                                scaled(queries, start, headDim, inBf16),
-                                window,
-                                scores,
-                                head);
-                        for (int d = 0; d < headDim; d++) {
-                            double actual = TestKernels.element(attended, start + d);
-                            // An assertion takes longer than the arithmetic.
-                            if (!(Math.abs(actual - expected[d]) <= tolerance)) {
-                                assertThat(actual)
-                                        .as(
-                                                "%s row %d head %d element %d of %s, seed %d",
-                                                span, i, head, d, scores, SEED)
-                                        .isCloseTo(expected[d], within(tolerance));
+                for (int kvHead = 0; kvHead < layout.kvHeads(); kvHead++) {
+                    double[][] entries = entries(cache, span, kvHead);
+                    for (int i = 0; i < span.count() * group; i++) {
+                        int row = span.row() + i / group;
+                        int head = kvHead * group + i % group;
+                        int start = row * width + head * headDim;
+                        int position = span.position() + i / group;
+                        double[] products =
+                                products(layout, entries, position, scaled(queries, start, headDim, inBf16), window);
+                        for (int which = 0; which < all.size(); which++) {
+                            AttentionScores scores = all.get(which);
+                            // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
+                            // Capped scores are rounded like numbers of the cap's size.
+                            double tolerance = (inBf16 ? 2.0 / 512 + 2e-6 : 2e-6)
+                                    + scores.cap().orElse(0.0) * Math.ulp(1f);
+                            double[] expected = attend(layout, entries, position, products, window, scores, head);
+                            for (int d = 0; d < headDim; d++) {
+                                double actual = attended.get(which)[start + d];
+                                // An assertion takes longer than the arithmetic.
+                                if (!(Math.abs(actual - expected[d]) <= tolerance)) {
+                                    assertThat(actual)
+                                            .as(
+                                                    "%s row %d head %d element %d of %s, seed %d",
+                                                    span, row, head, d, scores, SEED)
+                                            .isCloseTo(expected[d], within(tolerance));
+                                }
                             }
                         }
                     }
                 }
             }
-            assertRowsAloneAreTheSame(attention, spans, window, queryRows, attended);
-            if (kernels.width() == Width.ZMM && Processor.current().has("avx512_bf16")) {
-                Rows narrow = TestKernels.narrowRows(arena, new float[queries.length + rows * 16], stride + 16);
-                attention.attend(LAYER, spans, window, queryRows, narrow);
-                for (int i = 0; i < queries.length; i++) {
-                    long row = i / stride;
-                    float actual = TestKernels.element(narrow, row * (stride + 16) + i % stride);
-                    float expected = TestKernels.bf16(TestKernels.element(attended, i));
-                    if (actual != expected) {
-                        assertThat(actual)
-                                .as("element %d of row %d in bf16", i % stride, row)
-                                .isEqualTo(expected);
-                    }
-                }
+        }
+    }
+
+    /** @param narrow rows of 16 elements more */
+    private static void assertRounded(float[] narrow, float[] attended, int width) {
+        for (int i = 0; i < attended.length; i++) {
+            float actual = narrow[i / width * (width + 16) + i % width];
+            float expected = TestKernels.bf16(attended[i]);
+            if (actual != expected) {
+                assertThat(actual)
+                        .as("element %d of row %d in bf16", i % width, i / width)
+                        .isEqualTo(expected);
             }
-            attention.close();
         }
     }
 
@@ -214,17 +226,13 @@ class PagedAttentionTest {
             attention.attend(LAYER, spans, window, TestKernels.rows(floats(arena, queries), stride), attended);
             attention.close();
             for (Span span : spans) {
+                double[][] entries = {};
                 for (int head = 0; head < heads; head++) {
+                    entries = head % 3 == 0 ? entries(cache, span, head / 3) : entries;
                     int start = Math.toIntExact(span.row() * stride) + head * 256;
                     double[] query = scaled(queries, start, 256, inBf16);
-                    double[] expected = attend(
-                            cache.layout(),
-                            entries(cache, span, head / 3),
-                            span.position(),
-                            query,
-                            window,
-                            PLAIN_256,
-                            head);
+                    double[] products = products(layout, entries, span.position(), query, window);
+                    double[] expected = attend(layout, entries, span.position(), products, window, PLAIN_256, head);
                     for (int d = 0; d < 256; d++) {
                         assertThat((double) TestKernels.element(attended, start + d))
                                 .as("%s head %d element %d", span, head, d)
@@ -333,8 +341,8 @@ class PagedAttentionTest {
         }
     }
 
-    private static int[] blocks(Random random) {
-        int[] blocks = IntStream.range(0, BLOCKS).toArray();
+    private static int[] blocks(int count, Random random) {
+        int[] blocks = IntStream.range(0, count).toArray();
         for (int i = blocks.length - 1; i > 0; i--) {
             int other = random.nextInt(i + 1);
             int block = blocks[i];
@@ -364,22 +372,33 @@ class PagedAttentionTest {
         return scaled;
     }
 
+    /** Of the query and the keys that the window reaches. */
+    private static double[] products(KvLayout layout, double[][] entries, int position, double[] query, int window) {
+        double[] products = new double[position + 1];
+        for (int other = Math.max(0, position + 1 - window); other <= position; other++) {
+            double[] key = entries[other];
+            double product = 0;
+            for (int d = 0; d < layout.headDim(); d++) {
+                product += query[d] * key[d];
+            }
+            products[other] = product;
+        }
+        return products;
+    }
+
     private static double[] attend(
             KvLayout layout,
             double[][] entries,
             int position,
-            double[] query,
+            double[] products,
             int window,
             AttentionScores attentionScores,
             int head) {
         int first = Math.max(0, position + 1 - window);
-        double[] scores = new double[position + 1];
+        double[] scores = products.clone();
         double sink = attentionScores.hasSinks() ? attentionScores.sinks().get(LAYER)[head] : Double.NEGATIVE_INFINITY;
         double largest = sink;
         for (int other = first; other <= position; other++) {
-            for (int d = 0; d < layout.headDim(); d++) {
-                scores[other] += query[d] * entries[other][d];
-            }
             if (attentionScores.cap().isPresent()) {
                 double cap = attentionScores.cap().get();
                 scores[other] = cap * Math.tanh(scores[other] / cap);
@@ -388,14 +407,16 @@ class PagedAttentionTest {
         }
         double sum = Math.exp(sink - largest);
         double[] attended = new double[layout.headDim()];
+        int values = layout.valueOffset();
         for (int other = first; other <= position; other++) {
             double weight = Math.exp(scores[other] - largest);
+            double[] entry = entries[other];
             sum += weight;
-            for (int d = 0; d < layout.headDim(); d++) {
-                attended[d] += weight * entries[other][layout.valueOffset() + d];
+            for (int d = 0; d < attended.length; d++) {
+                attended[d] += weight * entry[values + d];
             }
         }
-        for (int d = 0; d < layout.headDim(); d++) {
+        for (int d = 0; d < attended.length; d++) {
             attended[d] /= sum;
         }
         return attended;
@@ -410,12 +431,12 @@ class PagedAttentionTest {
             long at = cache.layerStart(block, LAYER)
                     + kvHead * layout.headBytes()
                     + position % layout.blockSize() * layout.entryBytes();
-            entries[position] = IntStream.range(0, layout.entryElements())
-                    .mapToDouble(element -> layout.dtype()
-                            .get(
-                                    cache.host(),
-                                    at + (long) element * layout.dtype().bytes()))
-                    .toArray();
+            double[] entry = new double[layout.entryElements()];
+            for (int element = 0; element < entry.length; element++) {
+                entry[element] = layout.dtype()
+                        .get(cache.host(), at + (long) element * layout.dtype().bytes());
+            }
+            entries[position] = entry;
         }
         return entries;
     }
