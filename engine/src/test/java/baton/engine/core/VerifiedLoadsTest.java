@@ -71,6 +71,7 @@ class VerifiedLoadsTest {
     private static final int PROMPT = 6 * BLOCK + 5;
     private static final int ANSWER = 6;
     private static final int PROMPTS = Integer.getInteger("tests.verified", 10);
+    private static final int TURNS = Integer.getInteger("tests.turns", 1);
 
     /** Wrong contents of a prompt's blocks. A write of a half-written one stopped in the middle of a layer. */
     private enum Fault {
@@ -585,8 +586,8 @@ class VerifiedLoadsTest {
     }
 
     /**
-     * Processor time of one thread, which other processes change little. The levels take turns until the JVM has optimised the code that they share.
-     * It does so only with {@code -Dbaton.test.heap=-Xmx2g}: other runs of tests have no optimising compiler.
+     * No level has a false alarm on a long prompt, and their processor times. As a measurement it needs {@code -Dtests.turns=10 -Dbaton.test.heap=-Xmx2g}:
+     * the levels take turns until the JVM has optimised the code that they share, and other runs of tests have no optimising compiler.
      */
     @Tag("thorough")
     @ParameterizedTest
@@ -599,7 +600,7 @@ class VerifiedLoadsTest {
         double computed = Double.MAX_VALUE;
         try (Donor donor = Donor.of(MODEL, DType.F32)) {
             byte[][] blocks = donor.blocks(prompt, dtype);
-            for (int turn = 0; turn < 10; turn++) {
+            for (int turn = 0; turn < TURNS; turn++) {
                 for (VerifyKv verify :
                         List.of(VerifyKv.OFF, VerifyKv.LAST, VerifyKv.FIRST_LAYER, VerifyKv.EACH_BLOCK)) {
                     try (Decoder decoder = new Decoder(dtype, verify, false)) {
