@@ -19,7 +19,7 @@ import java.time.Duration;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
-import java.util.Random;
+import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -97,7 +97,7 @@ final class OtherProcess implements AutoCloseable {
     /** The content of its pool. */
     static byte[] pattern(long seed, int bytes) {
         byte[] pattern = new byte[bytes];
-        new Random(seed).nextBytes(pattern);
+        new SplittableRandom(seed).nextBytes(pattern);
         return pattern;
     }
 
