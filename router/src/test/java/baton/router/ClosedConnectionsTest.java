@@ -26,7 +26,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 /** Instances that close a connection just as its next request arrives, as an instance with a short idle timeout does. */
 @Timeout(300)
 class ClosedConnectionsTest {
-    private static final int REQUESTS = 1500;
+    private static final int REQUESTS = 600;
     private static final int AT_ONCE = 8;
 
     @TempDir
