@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test;
 
 /** Worlds from seeds. A failure says which seed replays it. */
 class SimulationTest {
-    private static final int WORLDS = Integer.getInteger("tests.worlds", 60);
+    private static final int WORLDS = Integer.getInteger("tests.worlds", 36);
 
     /** The connectors of a world of that seed. */
     private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
