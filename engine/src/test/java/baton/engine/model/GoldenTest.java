@@ -98,6 +98,7 @@ class GoldenTest {
     }
 
     /** Kernels that are not chosen on this processor, too: a few prompts, at once and in chunks. */
+    @Tag("named-kernels")
     @ParameterizedTest(name = "{0}, {1}")
     @CsvSource({
         "AMX, BF16",

@@ -23,6 +23,7 @@ import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -34,6 +35,7 @@ class Int8Test {
     @TempDir
     Path directory;
 
+    @Tag("named-kernels")
     @ParameterizedTest(name = "{0}: {1} rows, [{2}, {3}] of {4}")
     @CsvSource({
         "AMX, 1, 300, 256, BF16",
