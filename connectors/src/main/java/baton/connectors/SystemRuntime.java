@@ -21,8 +21,11 @@ import java.lang.foreign.Arena;
 import java.util.Optional;
 import java.util.concurrent.ThreadFactory;
 
-/** The machine itself: mappable memory, the transfer agent and wires that settings ask for, ZeroMQ's protocol, virtual threads. */
-public final class SystemRuntime implements ConnectorRuntime {
+/**
+ * The machine itself: mappable memory, the transfer agent and wires that settings ask for, ZeroMQ's protocol, virtual threads. Tests override
+ * parts of it.
+ */
+public class SystemRuntime implements ConnectorRuntime {
     private static final String AGENT_NAME = "baton";
 
     @Override

@@ -3,7 +3,7 @@ package baton.connectors.mooncake;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.connectors.DelegatingRuntime;
+import baton.connectors.SystemRuntime;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Wanted;
@@ -116,7 +116,7 @@ class MooncakeConnectorTest {
     /** @param afterAnswer called when a question to this side has been answered, before this side goes on */
     private FakeEngine engine(
             KvRole role, String model, double abort, UnaryOperator<byte[]> answers, Consumer<Question> afterAnswer) {
-        DelegatingRuntime runtime = new DelegatingRuntime();
+        SystemRuntime runtime = new SystemRuntime();
         KvTransferConfig.Builder builder = KvTransferConfig.builder("MooncakeConnector", role)
                 .engineId(role.configName())
                 .extra("bootstrap_port", 0)
@@ -127,7 +127,7 @@ class MooncakeConnectorTest {
         access.forEach(builder::extra);
         KvTransferConfig config = builder.build();
         MooncakeConnector connector = new MooncakeConnector(
-                new DelegatingRuntime() {
+                new SystemRuntime() {
                     @Override
                     public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess peers) {
                         if (peers.secret().isEmpty()) {
@@ -344,7 +344,7 @@ class MooncakeConnectorTest {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 0.05, reply -> reply);
         List<XferReply> replies = new CopyOnWriteArrayList<>();
         List<MooncakeRegion> regions = MooncakeRegion.of(prefill.cache());
-        try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
+        try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new SystemRuntime().background())) {
             for (byte[] question : List.of(
                     question(1, List.of(), 7),
                     question(1, regions, 7),
@@ -377,7 +377,7 @@ class MooncakeConnectorTest {
             PromptSender sender = new PromptSender(new LocalRank(
                     context,
                     settings,
-                    new DelegatingRuntime(),
+                    new SystemRuntime(),
                     Rank.FIRST,
                     engine.cache(),
                     agent,
@@ -488,7 +488,7 @@ class MooncakeConnectorTest {
     void blocksComeBackWhenTheOneThatAskedForThemIsGone() throws Exception {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
         Running running = prefill.admit(request("{\"do_remote_decode\": true, \"transfer_id\": \"t\"}", 10), 0);
-        try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
+        try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new SystemRuntime().background())) {
             byte[] question = question(1, MooncakeRegion.of(prefill.cache()), 0);
             try (MooncakeExchange.Asking _ =
                     vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(60), new Replies(new ArrayList<>()))) {
@@ -575,7 +575,7 @@ class MooncakeConnectorTest {
     void aSilentPrefillRankIsGivenUpByItsTimeLimits() throws Exception {
         try (PeerChannel channel = new ZeroMqPeerChannel();
                 MooncakeExchange exchange =
-                        new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background());
+                        new SystemExchange(PeerAccess.everyone(), new SystemRuntime().background());
                 SideChannel.Listener listener = channel.listen(HOST, 0, _ -> _ -> {})) {
             MooncakeExchange.Registry registry = exchange.serve(HOST, 0);
             registry.register(new RankRegistration("silent", 0, 0, 0, new PeerAddress(HOST, listener.port())));
@@ -613,7 +613,7 @@ class MooncakeConnectorTest {
         KvTransferConfig.Builder config = KvTransferConfig.builder("MooncakeConnector", KvRole.CONSUMER);
         settings.forEach(config::extra);
         MooncakeExchange exchange = new SystemExchange(
-                MooncakeSettings.of(config.build(), Map.of()).access(), new DelegatingRuntime().background());
+                MooncakeSettings.of(config.build(), Map.of()).access(), new SystemRuntime().background());
         opened.add(exchange);
         return exchange;
     }

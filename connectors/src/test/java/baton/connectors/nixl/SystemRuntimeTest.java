@@ -2,7 +2,6 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.connectors.DelegatingRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -259,7 +258,7 @@ class SystemRuntimeTest {
     }
 
     /** The system's runtime, with connections that a test can end. */
-    private static final class DisconnectingRuntime extends DelegatingRuntime {
+    private static final class DisconnectingRuntime extends SystemRuntime {
         private final List<TransferAgent> agents = new ArrayList<>();
 
         /** Ends the connection that this side has opened. */

@@ -4,7 +4,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.connectors.ConnectorRuntime;
-import baton.connectors.DelegatingRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -130,7 +129,7 @@ class P2pNcclConnectorTest {
     }
 
     private ConnectorRuntime runtime(Function<PeerAccess, PeerChannel> channels) {
-        return new DelegatingRuntime() {
+        return new SystemRuntime() {
             @Override
             public WireTransport wires(String field, String name, PeerAccess access) {
                 encryptsWires = access.sealing().isPresent();

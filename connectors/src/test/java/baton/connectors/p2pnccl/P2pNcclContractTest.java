@@ -1,6 +1,6 @@
 package baton.connectors.p2pnccl;
 
-import baton.connectors.DelegatingRuntime;
+import baton.connectors.WiredRuntime;
 import baton.kv.DType;
 import baton.kv.FreePorts;
 import baton.kv.KvLayout;
@@ -24,7 +24,7 @@ class P2pNcclContractTest extends ConnectorContract {
         KvTransferConfig decode = config(KvRole.CONSUMER);
         return new Pair(
                 new KvLayout(3, 2, 4, 4, DType.F32),
-                () -> new P2pNcclConnector(DelegatingRuntime.over(wires)),
+                () -> new P2pNcclConnector(new WiredRuntime(wires)),
                 role -> role == KvRole.PRODUCER ? prefill : decode) {
             @Override
             public String requestId(int number) {

@@ -3,7 +3,7 @@ package baton.connectors.pynccl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.connectors.DelegatingRuntime;
+import baton.connectors.WiredRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -69,7 +69,7 @@ class PyNcclConnectorTest {
 
     private PyNcclConnector connector() {
         // Closing an engine must not close the other engine's wires.
-        return new PyNcclConnector(DelegatingRuntime.over(new Borrowed(wires)));
+        return new PyNcclConnector(new WiredRuntime(new Borrowed(wires)));
     }
 
     private static KvTransferConfig.Builder config(KvRole role) {

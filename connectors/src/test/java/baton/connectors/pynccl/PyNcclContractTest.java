@@ -1,6 +1,6 @@
 package baton.connectors.pynccl;
 
-import baton.connectors.DelegatingRuntime;
+import baton.connectors.WiredRuntime;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.KvTransferConfig;
@@ -15,7 +15,7 @@ class PyNcclContractTest extends ConnectorContract {
         MemoryTransport wires = new MemoryTransport(RefusingMemory::is);
         return new Pair(
                 new KvLayout(3, 2, 4, 4, DType.BF16),
-                () -> new PyNcclConnector(DelegatingRuntime.over(new Borrowed(wires))),
+                () -> new PyNcclConnector(new WiredRuntime(new Borrowed(wires))),
                 role -> KvTransferConfig.builder("PyNcclConnector", role)
                         .parallelSize(2)
                         .bufferDevice("cuda")

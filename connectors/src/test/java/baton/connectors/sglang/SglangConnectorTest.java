@@ -3,7 +3,7 @@ package baton.connectors.sglang;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.connectors.ConnectorRuntime;
-import baton.connectors.DelegatingRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.DType;
 import baton.kv.Deadline;
 import baton.kv.JsonFields;
@@ -71,7 +71,7 @@ class SglangConnectorTest {
     void aPromptOnItsWayIsKeptThoughItsAnswerCountsAsLost() throws Exception {
         Queue<Runnable> held = new ConcurrentLinkedQueue<>();
         AtomicBoolean holds = new AtomicBoolean();
-        ConnectorRuntime runtime = new DelegatingRuntime() {
+        ConnectorRuntime runtime = new SystemRuntime() {
             @Override
             public Executor background() {
                 Executor threads = super.background();
