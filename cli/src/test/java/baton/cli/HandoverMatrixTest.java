@@ -327,7 +327,7 @@ class HandoverMatrixTest {
             if (pools.isGpu(prefill)) {
                 return new CudaBackend(() -> new NativeDriver.Search.Found(GPU));
             }
-            return pools.isDevice(prefill) ? new RefusingBackend() : ModelBackends.on(Device.CPU);
+            return pools.isDevice(prefill) ? RefusingBackend.create() : ModelBackends.on(Device.CPU);
         }
 
         @Override

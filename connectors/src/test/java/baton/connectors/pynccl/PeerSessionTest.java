@@ -75,7 +75,7 @@ class PeerSessionTest {
     }
 
     private PeerSession started(boolean producer, PeerAccess access) {
-        PeerSession session = session(settings(producer, access), new Borrowed(wires));
+        PeerSession session = session(settings(producer, access), Borrowed.of(wires));
         TensorMemory _ = session.start(POOL);
         return session;
     }
@@ -94,12 +94,12 @@ class PeerSessionTest {
     void theLateEndOfAnEarlierConnectionDoesNotEndTheCurrentOne() throws Exception {
         Slow slow = new Slow(wires);
         try (PeerSession producer = started(true, slow)) {
-            PeerSession first = started(false, new Borrowed(wires));
+            PeerSession first = started(false, Borrowed.of(wires));
             LookupBuffer before = producer.await(SOON).orElseThrow();
             first.close();
             Thread late = slow.late.poll(SOON.toSeconds(), TimeUnit.SECONDS);
             assertThat(late).isNotNull();
-            try (PeerSession second = started(false, new Borrowed(wires))) {
+            try (PeerSession second = started(false, Borrowed.of(wires))) {
                 assertThat(second.await(SOON)).isPresent();
                 LookupBuffer after = another(producer, before);
                 slow.released.countDown();

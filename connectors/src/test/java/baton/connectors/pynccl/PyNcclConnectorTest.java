@@ -69,7 +69,7 @@ class PyNcclConnectorTest {
 
     private PyNcclConnector connector() {
         // Closing an engine must not close the other engine's wires.
-        return new PyNcclConnector(new WiredRuntime(new Borrowed(wires)));
+        return new PyNcclConnector(new WiredRuntime(Borrowed.of(wires)));
     }
 
     private static KvTransferConfig.Builder config(KvRole role) {

@@ -15,7 +15,7 @@ class PyNcclContractTest extends ConnectorContract {
         MemoryTransport wires = new MemoryTransport(RefusingMemory::is);
         return new Pair(
                 new KvLayout(3, 2, 4, 4, DType.BF16),
-                () -> new PyNcclConnector(new WiredRuntime(new Borrowed(wires))),
+                () -> new PyNcclConnector(new WiredRuntime(Borrowed.of(wires))),
                 role -> KvTransferConfig.builder("PyNcclConnector", role)
                         .parallelSize(2)
                         .bufferDevice("cuda")

@@ -1,15 +1,12 @@
 package baton.engine.sim;
 
 import baton.engine.model.Logits;
-import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.kv.KvCache;
 import baton.kv.KvGroups;
-import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.ForwardingScheduler;
-import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
@@ -165,27 +162,12 @@ final class InvariantChecker {
         }
     }
 
+    @SuppressWarnings({"UnusedMethod", "EffectivelyPrivate"}) // called by Forwarding
     ModelRunner runner() {
-        return new ModelRunner() {
-            @Override
-            public ModelConfig config() {
-                return runner.config();
-            }
-
-            @Override
-            public ModelFingerprint fingerprint() {
-                return runner.fingerprint();
-            }
-
-            @Override
-            public KvCache cache() {
-                return runner.cache();
-            }
-
-            @Override
-            public Logits forward(List<SequenceSlice> slices, LayerHooks hooks) {
-                int blockSize = cache().layout().blockSize();
-                for (SequenceSlice slice : slices) {
+        return Forwarding.to(ModelRunner.class, runner, new Object() {
+            public Logits forward(List<ModelRunner.SequenceSlice> slices, ModelRunner.LayerHooks hooks) {
+                int blockSize = runner.cache().layout().blockSize();
+                for (ModelRunner.SequenceSlice slice : slices) {
                     int end = slice.start() + slice.tokens().length;
                     if (end == slice.start() && slice.hidden().isEmpty()) {
                         throw broken("a step has nothing to compute for a request, so nothing to sample from");
@@ -208,17 +190,7 @@ final class InvariantChecker {
                 }
                 return runner.forward(slices, hooks);
             }
-
-            @Override
-            public boolean takes(HiddenState state) {
-                return runner.takes(state);
-            }
-
-            @Override
-            public void close() {
-                runner.close();
-            }
-        };
+        });
     }
 
     KvConnector connector() {
