@@ -38,6 +38,7 @@ import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import baton.testkit.Forwarding;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -66,7 +67,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
-import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -116,7 +116,6 @@ class MooncakeConnectorTest {
     /** @param afterAnswer called when a question to this side has been answered, before this side goes on */
     private FakeEngine engine(
             KvRole role, String model, double abort, UnaryOperator<byte[]> answers, Consumer<Question> afterAnswer) {
-        SystemRuntime runtime = new SystemRuntime();
         KvTransferConfig.Builder builder = KvTransferConfig.builder("MooncakeConnector", role)
                 .engineId(role.configName())
                 .extra("bootstrap_port", 0)
@@ -138,13 +137,7 @@ class MooncakeConnectorTest {
                         return agent;
                     }
                 },
-                peers -> new Altered(
-                        new SystemExchange(peers, runtime.background()),
-                        message -> arriving.apply(message),
-                        answers,
-                        questions::add,
-                        afterAnswer,
-                        () -> registriesAnswer));
+                peers -> altered(new SystemExchange(peers, new SystemRuntime().background()), answers, afterAnswer));
         FakeEngine engine = new FakeEngine(
                 connector,
                 new ConnectorContext(
@@ -170,72 +163,40 @@ class MooncakeConnectorTest {
     }
 
     /** Answers to this side's questions are changed on the way, and questions to this side are seen. */
-    private record Altered(
-            MooncakeExchange exchange,
-            UnaryOperator<byte[]> messages,
-            UnaryOperator<byte[]> answers,
-            Consumer<Question> beforeArrival,
-            Consumer<Question> afterAnswer,
-            Supplier<CompletableFuture<?>> registriesAnswer)
-            implements MooncakeExchange {
-        @Override
-        public PeerAddress listen(String host, Consumer<Question> arrived) throws MessageException {
-            return exchange.listen(host, question -> {
-                beforeArrival.accept(question);
-                arrived.accept(new Question() {
-                    @Override
-                    public byte[] message() {
-                        return messages.apply(question.message());
-                    }
+    @SuppressWarnings({"UnusedMethod", "EffectivelyPrivate"}) // called by Forwarding
+    private MooncakeExchange altered(
+            MooncakeExchange exchange, UnaryOperator<byte[]> answers, Consumer<Question> afterAnswer) {
+        return Forwarding.to(MooncakeExchange.class, exchange, new Object() {
+            public PeerAddress listen(String host, Consumer<Question> arrived) throws MessageException {
+                return exchange.listen(host, question -> {
+                    questions.add(question);
+                    arrived.accept(Forwarding.to(Question.class, question, new Object() {
+                        public byte[] message() {
+                            return arriving.apply(question.message());
+                        }
 
-                    @Override
-                    public void answer(byte[] reply) {
-                        question.answer(reply);
-                        afterAnswer.accept(question);
-                    }
-
-                    @Override
-                    public boolean isOver() {
-                        return question.isOver();
-                    }
+                        public void answer(byte[] reply) {
+                            question.answer(reply);
+                            afterAnswer.accept(question);
+                        }
+                    }));
                 });
-            });
-        }
+            }
 
-        @Override
-        public Asking ask(PeerAddress rank, byte[] message, Duration connect, Asker asker) {
-            return exchange.ask(rank, message, connect, new Asker() {
-                @Override
-                public void answered(byte[] reply) {
-                    asker.answered(answers.apply(reply));
-                }
+            public MooncakeExchange.Asking ask(
+                    PeerAddress rank, byte[] message, Duration connect, MooncakeExchange.Asker asker) {
+                return exchange.ask(
+                        rank, message, connect, Forwarding.to(MooncakeExchange.Asker.class, asker, new Object() {
+                            public void answered(byte[] reply) {
+                                asker.answered(answers.apply(reply));
+                            }
+                        }));
+            }
 
-                @Override
-                public void ended(Ending how, String why) {
-                    asker.ended(how, why);
-                }
-            });
-        }
-
-        @Override
-        public Registry serve(String host, int port) throws MessageException {
-            return exchange.serve(host, port);
-        }
-
-        @Override
-        public CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout) {
-            return exchange.register(registry, ranks, timeout);
-        }
-
-        @Override
-        public CompletableFuture<EngineTable> query(PeerAddress registry, Duration timeout) {
-            return exchange.query(registry, timeout).thenCombine(registriesAnswer.get(), (table, _) -> table);
-        }
-
-        @Override
-        public void close() {
-            exchange.close();
-        }
+            public CompletableFuture<EngineTable> query(PeerAddress registry, Duration timeout) {
+                return exchange.query(registry, timeout).thenCombine(registriesAnswer, (table, _) -> table);
+            }
+        });
     }
 
     private FakeKvRequest request(String params, int length) {
