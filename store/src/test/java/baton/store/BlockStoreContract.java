@@ -108,7 +108,8 @@ public abstract class BlockStoreContract {
         return Deadline.after(TICKER, SOON);
     }
 
-    private static StoreTask over(StoreTask task) {
+    /** The task, when it is over. */
+    public static StoreTask over(StoreTask task) {
         while (!task.isDone() || !task.isQuiet()) {
             assertThat(task.deadline().isOver()).as("the deadline is over").isFalse();
             LockSupport.parkNanos(50_000);

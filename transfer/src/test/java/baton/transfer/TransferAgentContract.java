@@ -703,7 +703,7 @@ public abstract class TransferAgentContract {
         return all;
     }
 
-    protected static void fill(MemorySegment memory, long seed) {
+    public static void fill(MemorySegment memory, long seed) {
         byte[] bytes = new byte[(int) memory.byteSize()];
         new Random(seed).nextBytes(bytes);
         MemorySegment.copy(bytes, 0, memory, ValueLayout.JAVA_BYTE, 0, bytes.length);

@@ -147,7 +147,7 @@ final class CoreHarness implements AutoCloseable {
         return add(id, prompt, greedy(maxTokens), SequenceOptions.builder().cacheSalt(cacheSalt));
     }
 
-    private static SamplingParams greedy(int maxTokens) {
+    static SamplingParams greedy(int maxTokens) {
         return SamplingParams.builder()
                 .temperature(0)
                 .maxTokens(maxTokens)

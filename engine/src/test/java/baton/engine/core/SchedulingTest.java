@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import static baton.engine.core.CoreHarness.expected;
+import static baton.engine.core.CoreHarness.greedy;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
@@ -8,7 +9,6 @@ import baton.engine.EngineConfig;
 import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.FinishReason;
-import baton.engine.SamplingParams;
 import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.BlockHasher;
@@ -33,14 +33,6 @@ import org.junit.jupiter.params.provider.EnumSource;
 class SchedulingTest {
     private static CoreHarness core(int blocks, UnaryOperator<EngineConfigBuilder> settings) {
         return new CoreHarness(blocks, 4, settings, Optional.empty());
-    }
-
-    private static SamplingParams greedy(int maxTokens) {
-        return SamplingParams.builder()
-                .temperature(0)
-                .maxTokens(maxTokens)
-                .ignoreEos(true)
-                .build();
     }
 
     private static List<String> orderOfEnds(SchedulingPolicy policy) {

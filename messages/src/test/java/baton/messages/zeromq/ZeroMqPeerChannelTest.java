@@ -1,5 +1,6 @@
 package baton.messages.zeromq;
 
+import static baton.messages.zeromq.ZeroMqSideChannelTest.concat;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -462,12 +463,6 @@ class ZeroMqPeerChannelTest {
                     .map(line -> HexFormat.of().parseHex(line.substring(2)))
                     .toList();
         }
-    }
-
-    private static byte[] concat(byte[] a, byte[] b) {
-        byte[] both = Arrays.copyOf(a, a.length + b.length);
-        System.arraycopy(b, 0, both, a.length, b.length);
-        return both;
     }
 
     private static byte[] text(String text) {

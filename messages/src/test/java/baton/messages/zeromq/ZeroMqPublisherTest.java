@@ -1,5 +1,7 @@
 package baton.messages.zeromq;
 
+import static baton.messages.zeromq.ZeroMqSideChannelTest.concat;
+import static baton.messages.zeromq.ZeroMqSideChannelTest.readToEnd;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -13,7 +15,6 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
-import java.net.SocketTimeoutException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -487,21 +488,6 @@ class ZeroMqPublisherTest {
         } catch (IOException e) {
             // It may be refused before everything is written.
         }
-    }
-
-    /** Fails by a timeout if the connection stays open. */
-    private static void readToEnd(Socket socket) throws IOException {
-        try {
-            socket.getInputStream().readAllBytes();
-        } catch (SocketTimeoutException e) {
-            throw e;
-        } catch (IOException e) {
-            // A reset is an end too.
-        }
-    }
-
-    private static byte[] concat(byte[] a, byte[] b) {
-        return ByteBuffer.allocate(a.length + b.length).put(a).put(b).array();
     }
 
     private static byte[] slice(byte[] bytes, int length) {

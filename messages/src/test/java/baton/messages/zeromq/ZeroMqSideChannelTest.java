@@ -519,7 +519,7 @@ class ZeroMqSideChannelTest {
     }
 
     /** Fails by a timeout if the connection stays open. */
-    private static void readToEnd(Socket socket) throws IOException {
+    static void readToEnd(Socket socket) throws IOException {
         try {
             socket.getInputStream().readAllBytes();
         } catch (SocketTimeoutException e) {
@@ -558,7 +558,7 @@ class ZeroMqSideChannelTest {
         return Arrays.copyOf(all, all.length - 21);
     }
 
-    private static byte[] concat(byte[] a, byte[] b) {
+    static byte[] concat(byte[] a, byte[] b) {
         byte[] both = Arrays.copyOf(a, a.length + b.length);
         System.arraycopy(b, 0, both, a.length, b.length);
         return both;

@@ -1,5 +1,6 @@
 package baton.pipe.p2p;
 
+import static baton.pipe.p2p.P2pEndpointTest.until;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -31,7 +32,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -168,14 +168,6 @@ class DamagedTensorTest {
                 return call.isOpen();
             }
         }
-    }
-
-    private static void until(BooleanSupplier condition) {
-        long end = System.nanoTime() + SOON.toNanos();
-        while (!condition.getAsBoolean() && System.nanoTime() < end) {
-            Thread.onSpinWait();
-        }
-        assertThat(condition.getAsBoolean()).isTrue();
     }
 
     /** A TCP transport with wires that flip a bit of received data, as long as that is wanted. */

@@ -624,7 +624,7 @@ class P2pEndpointTest {
                 settings.keep());
     }
 
-    private static void until(BooleanSupplier condition) {
+    static void until(BooleanSupplier condition) {
         long end = System.nanoTime() + SOON.toNanos();
         while (!condition.getAsBoolean() && System.nanoTime() < end) {
             Thread.onSpinWait();

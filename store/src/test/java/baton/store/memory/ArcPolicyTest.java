@@ -32,7 +32,7 @@ class ArcPolicyTest {
         assertThat(cache.attach()).isTrue();
     }
 
-    private static List<BlockHash> keys(int... numbers) {
+    static List<BlockHash> keys(int... numbers) {
         return IntStream.of(numbers)
                 .mapToObj(each -> new BlockHash(each, 0, 0, 0))
                 .toList();

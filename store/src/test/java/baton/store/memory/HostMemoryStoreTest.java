@@ -1,5 +1,6 @@
 package baton.store.memory;
 
+import static baton.store.BlockStoreContract.over;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -23,7 +24,6 @@ import java.lang.foreign.ValueLayout;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -87,14 +87,6 @@ class HostMemoryStoreTest {
     private StoreTask put(HostMemoryStore store, int... numbers) {
         List<BlockHash> keys = keys(numbers);
         return over(store.put(keys, List.of(values(keys)), soon()));
-    }
-
-    private static StoreTask over(StoreTask task) {
-        while (!task.isDone() || !task.isQuiet()) {
-            assertThat(task.deadline().isOver()).as("the deadline is over").isFalse();
-            LockSupport.parkNanos(50_000);
-        }
-        return task;
     }
 
     private static List<Long> present(HostMemoryStore store, int from, int to) {

@@ -1,20 +1,12 @@
 package baton.store.memory;
 
+import static baton.store.memory.ArcPolicyTest.keys;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.kv.BlockHash;
-import java.util.List;
-import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 class ReuseFilterTest {
-    private static List<BlockHash> keys(int... numbers) {
-        return IntStream.of(numbers)
-                .mapToObj(each -> new BlockHash(each, 0, 0, 0))
-                .toList();
-    }
-
     @Test
     void aKeyIsLetThroughFromTheThresholdOn() {
         ReuseFilter filter = new ReuseFilter(2, 100);

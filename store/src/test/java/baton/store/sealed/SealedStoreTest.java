@@ -1,5 +1,6 @@
 package baton.store.sealed;
 
+import static baton.store.BlockStoreContract.over;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.BlockHash;
@@ -10,7 +11,6 @@ import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.MapStore;
 import baton.store.StoreFormat;
-import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.file.FileBlockStore;
 import baton.store.file.FileStoreSettings;
@@ -26,7 +26,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -71,14 +70,6 @@ class SealedStoreTest extends BlockStoreContract {
 
     private SealedStore inMap(StoreFormat format, String secret) throws IOException {
         return SealedStore.over(each -> new MapStore(each, values), format, secret(secret), Ticker.system());
-    }
-
-    private static StoreTask over(StoreTask task) {
-        while (!task.isDone() || !task.isQuiet()) {
-            assertThat(task.deadline().isOver()).as("the deadline is over").isFalse();
-            LockSupport.parkNanos(50_000);
-        }
-        return task;
     }
 
     private static Deadline soon() {

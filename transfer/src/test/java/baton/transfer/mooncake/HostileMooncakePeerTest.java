@@ -639,18 +639,18 @@ class HostileMooncakePeerTest {
                 .isEqualTo(cause);
     }
 
-    private static State finish(Transfer transfer) {
+    static State finish(Transfer transfer) {
         while (transfer.state() instanceof State.UnderWay) {
             LockSupport.parkNanos(100_000);
         }
         return transfer.state();
     }
 
-    private interface Condition {
+    interface Condition {
         boolean holds() throws Exception;
     }
 
-    private static void await(String what, Condition condition) throws Exception {
+    static void await(String what, Condition condition) throws Exception {
         long deadline = System.nanoTime() + LONG.toNanos();
         while (!condition.holds()) {
             assertThat(System.nanoTime()).as(what).isLessThan(deadline);

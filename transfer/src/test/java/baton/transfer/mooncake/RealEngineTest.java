@@ -1,5 +1,8 @@
 package baton.transfer.mooncake;
 
+import static baton.transfer.TransferAgentContract.fill;
+import static baton.transfer.mooncake.HostileMooncakePeerTest.await;
+import static baton.transfer.mooncake.HostileMooncakePeerTest.finish;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -396,18 +399,6 @@ class RealEngineTest {
                 .hasMessageContaining(nowhere.toString());
     }
 
-    private interface Condition {
-        boolean holds() throws Exception;
-    }
-
-    private static void await(String what, Condition condition) throws Exception {
-        long deadline = System.nanoTime() + LONG.toNanos();
-        while (!condition.holds()) {
-            assertThat(System.nanoTime()).as(what).isLessThan(deadline);
-            LockSupport.parkNanos(1_000_000);
-        }
-    }
-
     /** Version 1 does not answer a writer, so that bytes may come after its success. */
     private static void awaitDigest(MemorySegment memory, String expected) {
         long deadline = System.nanoTime() + LONG.toNanos();
@@ -415,19 +406,6 @@ class RealEngineTest {
             LockSupport.parkNanos(1_000_000);
         }
         assertThat(digest(memory)).isEqualTo(expected);
-    }
-
-    private static State finish(Transfer transfer) {
-        while (transfer.state() instanceof State.UnderWay) {
-            LockSupport.parkNanos(100_000);
-        }
-        return transfer.state();
-    }
-
-    private static void fill(MemorySegment memory, long seed) {
-        byte[] bytes = new byte[(int) memory.byteSize()];
-        new Random(seed).nextBytes(bytes);
-        MemorySegment.copy(bytes, 0, memory, ValueLayout.JAVA_BYTE, 0, bytes.length);
     }
 
     private static byte[] text(String text) {
