@@ -39,9 +39,9 @@ record NixlConnectorMetadata(
     record Opened(int block, long generation) {}
 
     /**
-     * Blocks that are kept for peers.
+     * A request whose blocks are kept for peers.
      *
      * @param nanos how long, unless a heartbeat extends it
      */
-    record Lease(String requestId, int[] blocks, long nanos) {}
+    record Lease(String requestId, long nanos) {}
 }

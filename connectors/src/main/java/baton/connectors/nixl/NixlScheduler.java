@@ -573,7 +573,7 @@ final class NixlScheduler implements SchedulerConnector {
             abandoned.add(request.id());
             return Release.NOW;
         }
-        leases.add(new Lease(request.id(), blocks, time.toNanos()));
+        leases.add(new Lease(request.id(), time.toNanos()));
         RemoteBlocks reference = new RemoteBlocks(
                         context.config().engineId(),
                         request.id(),

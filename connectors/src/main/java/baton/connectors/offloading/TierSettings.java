@@ -24,11 +24,10 @@ import java.util.function.Function;
  * One of {@code secondary_tiers}.
  *
  * @param opener of its store
- * @param remote {@code locality}: whether it is behind a network
  * @param events {@code enable_kv_events}: whether it publishes events of stored values
  * @param backpressure empty if {@code backpressure_cls} is {@code null} there
  */
-record TierSettings(Opener opener, boolean remote, boolean events, Optional<Backpressure.Settings> backpressure) {
+record TierSettings(Opener opener, boolean events, Optional<Backpressure.Settings> backpressure) {
     /** Types of tiers. A new one is one more. */
     private static final List<Type> TYPES = List.of(
             new Type("fs", false, FileStoreSettings.SETTINGS, fields -> {
@@ -96,7 +95,6 @@ record TierSettings(Opener opener, boolean remote, boolean events, Optional<Back
         };
         return new TierSettings(
                 opener,
-                remote,
                 tier.bool(EVENTS).orElseThrow(),
                 BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote, !type.remote));
     }

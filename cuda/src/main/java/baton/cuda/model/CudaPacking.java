@@ -79,7 +79,7 @@ final class CudaPacking implements WeightPacking<Weight, DeviceNorm>, AutoClosea
 
     @Override
     public DeviceNorm norm(float[] weights, Optional<float[]> bias, double eps) {
-        return new DeviceNorm(upload(weights), bias.map(this::upload).orElse(0L), weights.length, eps);
+        return new DeviceNorm(upload(weights), bias.map(this::upload).orElse(0L), eps);
     }
 
     /** Writes rows, one part after the other. */

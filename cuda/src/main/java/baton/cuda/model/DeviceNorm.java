@@ -5,4 +5,4 @@ package baton.cuda.model;
  *
  * @param bias of a norm that subtracts the mean; 0: it does not
  */
-record DeviceNorm(long weights, long bias, int columns, double eps) {}
+record DeviceNorm(long weights, long bias, double eps) {}

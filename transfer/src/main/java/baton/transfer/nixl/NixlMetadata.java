@@ -20,13 +20,11 @@ import java.util.zip.CRC32C;
  * nixl_agent.cpp and nixl_descriptors.cpp in NIXL's repository).
  *
  * @param agent its name
- * @param connections names of its backends
  * @param memory registered regions, of the host and of CUDA devices, once for each backend
  * @param identity distinguishes it from another agent at the same place; agents other than Baton's have none
  * @param blob NIXL's part
  */
-record NixlMetadata(
-        String agent, List<String> connections, List<NixlMemory> memory, Optional<Identity> identity, byte[] blob) {
+record NixlMetadata(String agent, List<NixlMemory> memory, Optional<Identity> identity, byte[] blob) {
     private static final byte[] MAGIC = "nixlSerDes|".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] SEAL = "baton/1\n".getBytes(StandardCharsets.US_ASCII);
     private static final int SEAL_BYTES = SEAL.length + 3 * Long.BYTES + Integer.BYTES;
@@ -73,12 +71,11 @@ record NixlMetadata(
         if (agent.isEmpty() || agent.indexOf('\0') >= 0) {
             throw refused("the agent has no proper name");
         }
-        List<String> connections = new ArrayList<>();
         long count = number(field(in, "Conns"));
         for (long i = 0; i < count; i++) {
-            connections.add(string(field(in, "t")));
+            String backend = string(field(in, "t"));
             if (field(in, "c").length == 0) {
-                throw refused("backend " + connections.getLast() + " has no address");
+                throw refused("backend " + backend + " has no address");
             }
         }
         if (!string(field(in, "")).equals("MemSection")) {
@@ -116,7 +113,7 @@ record NixlMetadata(
         }
         byte[] blob = new byte[in.position()];
         in.get(0, blob);
-        return new NixlMetadata(agent, List.copyOf(connections), List.copyOf(memory), identity(in), blob);
+        return new NixlMetadata(agent, List.copyOf(memory), identity(in), blob);
     }
 
     private static Optional<Identity> identity(ByteBuffer in) throws TransferException {
