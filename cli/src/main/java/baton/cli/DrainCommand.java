@@ -41,7 +41,6 @@ final class DrainCommand implements Callable<Integer> {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
     @Spec
-    @SuppressWarnings("NullAway.Init")
     private CommandSpec spec;
 
     @Option(
@@ -49,7 +48,6 @@ final class DrainCommand implements Callable<Integer> {
             required = true,
             paramLabel = "URL",
             description = "The router. Each address of an http:// URL's host name is a router; all of them are asked.")
-    @SuppressWarnings("NullAway.Init")
     private URI router;
 
     @Option(

@@ -66,11 +66,9 @@ final class KvFilesCommand {
             sortOptions = false)
     static final class Gc implements Callable<Integer> {
         @Spec
-        @SuppressWarnings("NullAway.Init")
         private CommandSpec spec;
 
         @Parameters(paramLabel = "DIR", description = "The tier's root_dir, or shared_storage_path.")
-        @SuppressWarnings("NullAway.Init")
         private Path directory;
 
         @Option(
@@ -127,11 +125,9 @@ final class KvFilesCommand {
             sortOptions = false)
     static final class Ls implements Callable<Integer> {
         @Spec
-        @SuppressWarnings("NullAway.Init")
         private CommandSpec spec;
 
         @Parameters(paramLabel = "DIR", description = "The tier's root_dir, or shared_storage_path.")
-        @SuppressWarnings("NullAway.Init")
         private Path directory;
 
         private record Sum(long files, long bytes, Instant oldest, Instant newest) {

@@ -24,10 +24,8 @@ import picocli.CommandLine.Spec;
         mixinStandardHelpOptions = true)
 final class VerifyCommand implements Callable<Integer> {
     @Spec
-    @SuppressWarnings("NullAway.Init")
     private CommandSpec spec;
 
-    @SuppressWarnings("NullAway.Init")
     @Option(names = "--url", required = true, description = "The fleet: a router, or a server.")
     private URI url;
 

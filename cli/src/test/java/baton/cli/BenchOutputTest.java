@@ -17,7 +17,6 @@ import picocli.CommandLine.Mixin;
 
 class BenchOutputTest {
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     /** Measures so many cases and fails at the next. */

@@ -64,7 +64,6 @@ class ChaosTest {
 
     private static final List<Member> MEMBERS = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance router;
 
     private final Map<String, LongAdder> outcomes = new ConcurrentSkipListMap<>();

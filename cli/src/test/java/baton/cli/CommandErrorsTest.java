@@ -26,7 +26,6 @@ import org.junit.jupiter.params.provider.MethodSource;
 /** A command that cannot work prints one line and exits with an error. */
 class CommandErrorsTest {
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     private static Ended run(String... arguments) throws IOException, InterruptedException {

@@ -90,7 +90,6 @@ class ContinuedProcessesTest {
     private static final List<Instance> PREFILLS = new ArrayList<>();
     private static final List<Instance> DECODES = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance router;
 
     /** Instances that no fault has at the moment. */

@@ -38,7 +38,6 @@ class DamagedTransfersTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance alone;
 
     @BeforeAll

@@ -19,7 +19,6 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** {@code baton demo}, as a user runs it. */
 class DemoTest {
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     @ParameterizedTest

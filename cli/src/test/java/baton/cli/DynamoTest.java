@@ -41,10 +41,7 @@ class DynamoTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private Path python;
-
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     @BeforeEach

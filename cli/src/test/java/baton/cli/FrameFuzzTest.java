@@ -59,7 +59,6 @@ class FrameFuzzTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance alone;
 
     @BeforeAll

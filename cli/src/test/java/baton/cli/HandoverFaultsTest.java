@@ -69,7 +69,6 @@ class HandoverFaultsTest {
 
     private static final List<Prefill> PREFILLS = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
     private static final AtomicInteger NUMBERS = new AtomicInteger();

@@ -36,7 +36,6 @@ class HandoverTest {
     /** One instance's answers by prompt. */
     private static final Map<String, int[]> ALONE = new HashMap<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance alone;
 
     record Deployment(String name, int blockSize, Instance prefill, Instance decode, Instance router) {

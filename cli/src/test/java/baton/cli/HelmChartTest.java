@@ -43,7 +43,6 @@ class HelmChartTest {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     @ParameterizedTest

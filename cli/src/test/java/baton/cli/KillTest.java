@@ -37,7 +37,6 @@ class KillTest {
     private static final List<Instance> PREFILLS = new ArrayList<>();
     private static final List<Instance> DECODES = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance router;
 
     @BeforeAll

@@ -30,7 +30,6 @@ class LauncherTest {
     private static final Duration DEADLINE = Duration.ofMinutes(1);
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path home;
 
     @BeforeEach

@@ -35,16 +35,9 @@ class MooncakeProcessesTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance alone;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance prefill;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance router;
 
     @BeforeAll

@@ -41,13 +41,8 @@ class ObservabilityTest {
     @AutoClose
     private static final StandInCollector COLLECTOR = new StandInCollector();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance prefill;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance router;
 
     @BeforeAll

@@ -58,7 +58,6 @@ class OpenAiClientTest {
 
     private static final List<Endpoint> ENDPOINTS = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
     record Endpoint(Instance instance, OpenAIClient client) {

@@ -33,16 +33,9 @@ class PushRouteTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Instance alone;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance prefill;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance router;
 
     @BeforeAll

@@ -29,18 +29,13 @@ class StorageFaultsTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Path shared;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance prefill;
 
     /** Recomputes blocks that it cannot load. */
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
     /** An instance with the default policy: a request fails if its KV cannot be loaded. */
-    @SuppressWarnings("NullAway.Init")
     private static Instance strict;
 
     @BeforeAll

@@ -36,7 +36,6 @@ class UpTest {
     private static final Duration DEADLINE = Duration.ofSeconds(60);
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     @Test

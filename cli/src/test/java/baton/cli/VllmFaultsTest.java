@@ -57,10 +57,8 @@ class VllmFaultsTest {
     static final Instances INSTANCES = new Instances();
 
     @AutoClose
-    @SuppressWarnings("NullAway.Init")
     private static MixedFleet fleet;
 
-    @SuppressWarnings("NullAway.Init")
     private static List<Asked> prompts;
 
     private final Map<String, LongAdder> outcomes = new ConcurrentSkipListMap<>();

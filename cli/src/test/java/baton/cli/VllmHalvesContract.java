@@ -44,7 +44,6 @@ abstract class VllmHalvesContract {
     private final double resolution;
 
     @AutoClose
-    @SuppressWarnings("NullAway.Init")
     private MixedFleet fleet;
 
     private final AtomicInteger salts = new AtomicInteger();

@@ -37,13 +37,8 @@ class VllmMooncakeTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Process vllm;
-
-    @SuppressWarnings("NullAway.Init")
     private static BufferedReader out;
-
-    @SuppressWarnings("NullAway.Init")
     private static BufferedWriter in;
 
     private static int registry;

@@ -39,17 +39,13 @@ class VllmPeerTest {
     static final Instances INSTANCES = new Instances();
 
     @AutoClose
-    @SuppressWarnings("NullAway.Init")
     private static MixedFleet fleet;
 
-    @SuppressWarnings("NullAway.Init")
     private static Vllm vllm;
 
     /** The answers of vLLM alone. */
-    @SuppressWarnings("NullAway.Init")
     private static List<Asked> single;
 
-    @SuppressWarnings("NullAway.Init")
     private static List<Asked> turns;
 
     private static final AtomicInteger SALTS = new AtomicInteger();

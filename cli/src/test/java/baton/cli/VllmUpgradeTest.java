@@ -34,16 +34,9 @@ class VllmUpgradeTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    @SuppressWarnings("NullAway.Init")
     private static Vllm before;
-
-    @SuppressWarnings("NullAway.Init")
     private static Vllm after;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance prefill;
-
-    @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
     @BeforeAll

@@ -16,7 +16,6 @@ class ServerProcessTest {
     private static final JavaCommand COMMAND = JavaCommand.likeThisProcess(ServerProcessTest.class.getName());
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     /** The server: prints its arguments, then its ready line unless told not to, and exits at the end of its input. */

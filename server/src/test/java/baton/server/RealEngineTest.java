@@ -30,10 +30,7 @@ class RealEngineTest {
     private static final String PROMPT = "Cora keeps the gold coin inside the green box.\nTomas lives in Harrow.\n\n"
             + "In which town does Tomas live?";
 
-    @SuppressWarnings("NullAway.Init")
     private static LocalEngine engine;
-
-    @SuppressWarnings("NullAway.Init")
     private static ApiServer server;
 
     private static final HttpClient CLIENT =

@@ -39,7 +39,6 @@ class ToolGrammarTest {
             "count":{"type":"integer","minimum":0,"maximum":99},"city":{"enum":["Harrow","Ely"]},"exact":{"type":"boolean"}},
             "required":["count","city"],"additionalProperties":false}}},{"type":"function","function":{"name":"g"}}]""";
 
-    @SuppressWarnings("NullAway.Init")
     private static LocalEngine engine;
 
     private static final HttpClient CLIENT =

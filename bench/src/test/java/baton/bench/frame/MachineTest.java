@@ -14,7 +14,6 @@ import tools.jackson.databind.node.ObjectNode;
 
 class MachineTest {
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     @Test

@@ -22,7 +22,6 @@ class HostResourcesTest {
     private static final Platform LINUX = Platform.of("Linux", "amd64");
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path root;
 
     @BeforeEach

@@ -19,7 +19,6 @@ class ModelFindingsTest {
     private static final long GIB = 1L << 30;
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path model;
 
     private List<Finding> findings(String name, long available) throws IOException {

@@ -48,7 +48,6 @@ class HandoverOnDeviceTest {
 
     /** A small random model: a simulated device needs seconds for a prompt of tiny-ledger. */
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private static Path model;
 
     private final CudaBackend device = TestBackends.backend();

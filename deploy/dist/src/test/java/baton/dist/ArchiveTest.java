@@ -33,7 +33,6 @@ class ArchiveTest {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private static Path directory;
 
     @BeforeAll

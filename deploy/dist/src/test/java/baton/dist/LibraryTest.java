@@ -23,7 +23,6 @@ class LibraryTest {
     private static final Duration DEADLINE = Duration.ofMinutes(8);
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     private String run(Path where, List<String> command) throws IOException, InterruptedException {

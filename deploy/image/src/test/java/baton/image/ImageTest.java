@@ -34,12 +34,10 @@ class ImageTest {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private static Path directory;
 
     private static final List<Process> STARTED = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
     private static JsonNode config;
 
     @BeforeAll

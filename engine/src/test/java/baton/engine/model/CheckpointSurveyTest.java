@@ -31,7 +31,6 @@ class CheckpointSurveyTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
     @TempDir
-    @SuppressWarnings("NullAway.Init")
     private Path directory;
 
     static List<String> published() throws IOException {

@@ -36,7 +36,6 @@ class BootstrapServerTest {
     private final MooncakeExchange exchange =
             new SystemExchange(PeerAccess.everyone(), Executors.newVirtualThreadPerTaskExecutor());
 
-    @SuppressWarnings("NullAway.Init")
     private MooncakeExchange.Registry registry;
 
     @BeforeEach
