@@ -35,7 +35,7 @@ final class DecodeRelay implements Leg.Receiver {
     private final boolean isWhole;
 
     private @Nullable HttpClientResponse head;
-    /** Of a continuation: the instance that answers. */
+    /** The instance that answers a continuation. */
     private @Nullable Instance refusing;
 
     private @Nullable SseFramer framer;
@@ -50,7 +50,7 @@ final class DecodeRelay implements Leg.Receiver {
     /** Bytes of this turn of the event loop, which the client gets at its end: one write for all costs as much as that of one. */
     private Buffer ready = Buffer.buffer();
 
-    /** Those of a stream. */
+    /** The number of ready events of a stream. */
     private int readyEvents;
 
     /** How often the leg of a continuation was silent for too long. */

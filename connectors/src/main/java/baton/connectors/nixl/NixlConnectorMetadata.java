@@ -39,7 +39,7 @@ record NixlConnectorMetadata(
     record Opened(int block, long generation) {}
 
     /**
-     * A request whose blocks are kept for peers.
+     * A finished request with blocks that are kept for peers.
      *
      * @param nanos how long, unless a heartbeat extends it
      */

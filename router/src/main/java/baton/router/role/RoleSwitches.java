@@ -236,8 +236,8 @@ public final class RoleSwitches {
 
     private void tellFormer(Instance instance, Instance.Role former) {
         ask(instance, former)
-                .onFailure(failure ->
-                        log.warn("{} was not notified that it has its former role: {}", instance, failure.getMessage()));
+                .onFailure(failure -> log.warn(
+                        "{} was not notified that it has its former role: {}", instance, failure.getMessage()));
     }
 
     /** Instances that were removed since are forgotten. */

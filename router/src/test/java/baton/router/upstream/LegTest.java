@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Timeout;
 class LegTest {
     private final Ticker ticker = Ticker.system();
 
-    /** The receiver decides by what was known at the time. */
+    /** The receiver decides by the state at that time. */
     @Test
     void aLegLeavesAHungInstanceAlthoughAProbeIsAnsweredJustThen() throws Exception {
         Vertx vertx = Vertx.vertx();
