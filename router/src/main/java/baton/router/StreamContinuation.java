@@ -43,6 +43,8 @@ final class StreamContinuation {
     private Optional<Instance> left = Optional.empty();
     /** The decode instance that a balance has chosen for it. */
     private Optional<Instance> next = Optional.empty();
+    /** Whether the decode instance is to compute all tokens, as one has refused those of a prefill instance: it may fail to load their blocks. */
+    private boolean alone;
 
     StreamContinuation(ProxiedRequest request, JsonObjectText body) {
         this.request = request;
@@ -127,14 +129,24 @@ final class StreamContinuation {
     void brokenOff(UpstreamFailure failure, RequestPause pause, boolean isFirst) {
         if (isFirst) {
             pauses++;
+            alone = false;
             left = Optional.of(failure.instance())
                     .filter(each ->
                             failure.kind().isMove() && each.connectorAddress().isPresent());
             request.legs().forget();
             request.legs().tried(failure.instance());
         }
+        boolean isRefused = failure.kind() == Kind.ANSWER && (alone || !isStream);
+        if (failure.kind() == Kind.ANSWER && !isRefused) {
+            alone = true;
+            request.legs().forget(failure.instance());
+        }
         Optional<String> whyNot = position.whyNot()
-                .or(() -> isStream && failure.kind() == Kind.ANSWER ? Optional.of("refused") : Optional.empty())
+                .or(() -> isStream
+                                && isRefused
+                                && !policy.hasOtherDecode(without(request.legs().decodes()), Optional.empty())
+                        ? Optional.of("refused")
+                        : Optional.empty())
                 .or(() -> pause.failuresLeft(Role.DECODE) <= 0 || pauses > MOST_PAUSES
                         ? Optional.of("too many instances have failed with it")
                         : Optional.empty());
@@ -143,7 +155,7 @@ final class StreamContinuation {
                     failure.status(),
                     failure.describe() + "; another instance cannot continue: " + whyNot.get(),
                     Outcome.DECODE_BROKEN);
-        } else if (failure.kind() == Kind.ANSWER) {
+        } else if (isRefused && !isStream) {
             request.legs().forget(failure.instance());
             beginAnew(failure, pause);
         } else {
@@ -225,7 +237,7 @@ final class StreamContinuation {
 
     /** Where the prompt was computed, else any that can. Several choices have no prompt in common with their tokens. */
     private Optional<Target> prefill(Instance decode) {
-        if (!hasOneChoice()) {
+        if (alone || !hasOneChoice()) {
             return Optional.empty();
         }
         if (left.isPresent() && request.flow().pairs(left.get(), decode)) {
@@ -238,7 +250,8 @@ final class StreamContinuation {
                 .flatMap(last -> isUsable(last) && request.flow().pairs(last, decode)
                         ? Optional.of(new Target(last, "it has computed the prompt"))
                         : policy.otherPrefill(request.asked(), List.of(last), decode)
-                                .map(request::chosen));
+                                .map(request::chosen))
+                .filter(from -> position.canBeAt(from.instance()));
     }
 
     /** The outcome of the stream when it ends with an error. */

@@ -36,7 +36,7 @@ sealed interface StreamPosition permits TokenComments, TokenFields {
     /** Why another instance cannot continue; empty if it can. */
     Optional<String> whyNot();
 
-    /** Whether this instance could continue. */
+    /** Whether this instance could continue, or compute the tokens for another one that does. */
     default boolean canBeAt(Instance instance) {
         return true;
     }

@@ -442,6 +442,30 @@ class ContinuedStreamsTest {
     }
 
     @Test
+    void aDecodeInstanceThatRefusesWhatAPrefillInstanceHasComputedComputesIt() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        BiConsumer<Received, HttpServerResponse> continues = other.behaviour;
+        other.behaviour = (received, response) -> (other.received.size() == 1
+                        ? FakeInstance.json(500, "{\"error\":{\"message\":\"KV load failed\"}}")
+                        : continues)
+                .accept(received, response);
+
+        assertThat(fixture.post(router(decode, other), BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(other.received).hasSize(2);
+        assertThat(prefill.received).hasSize(2);
+    }
+
+    @Test
+    void aStreamContinuesAtAnInstanceThatDoesNotRefuseIt() throws Exception {
+        FakeInstance third = fixture.instance();
+        third.behaviour = other.behaviour;
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        other.behaviour = FakeInstance.json(404, "{\"error\":{\"message\":\"no such model\"}}");
+
+        assertThat(fixture.post(router(decode, other, third), BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+    }
+
+    @Test
     void fewInstancesFailWithOneStream() throws Exception {
         FakeInstance third = fixture.instance();
         FakeInstance fourth = fixture.instance();
@@ -476,7 +500,7 @@ class ContinuedStreamsTest {
 
         assertThat(error(fixture.post(router(decode, other), BODY)))
                 .contains("it cannot continue the stream: HTTP 500");
-        assertThat(other.received).hasSize(1);
+        assertThat(other.received).hasSize(2);
     }
 
     /** Sends token ids of a whole answer. */
@@ -974,6 +998,24 @@ class ContinuedStreamsTest {
         assertThat(error(answer)).endsWith("a vLLM instance cannot continue a request with stop");
         assertThat(decode.only().body()).doesNotContain("return_token_ids");
         assertThat(other.received).isEmpty();
+    }
+
+    @Test
+    void aPrefillInstanceOfVllmComputesNoTokensOfAStreamOfBaton() throws Exception {
+        prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":{\"remote_engine_id\":\"p\"}}");
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                List.of(vllm(prefill)),
+                RouterFixture.uris(List.of(decode, other)),
+                "kv_transfer_params",
+                Optional.empty(),
+                RouterFixture.LIMITS));
+
+        assertThat(fixture.post(router, BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(prefill.received).hasSize(1);
+        assertThat(other.only().body()).doesNotContain("remote_engine_id");
     }
 
     @Test
