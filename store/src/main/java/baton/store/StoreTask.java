@@ -5,6 +5,7 @@ import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
+import java.util.function.IntPredicate;
 
 /**
  * An operation of a {@link BlockStore} on a batch of keys. It has two ends: it is <em>done</em> when its result stands, at its deadline at the
@@ -41,6 +42,25 @@ public final class StoreTask {
     public static StoreTask rejected(int keys, Deadline deadline) {
         StoreTask task = new StoreTask(keys, deadline);
         task.end();
+        return task;
+    }
+
+    /**
+     * A task for other keys whose work this one does. It ends when this one is quiet, and its own end cancels this one.
+     *
+     * @param success whether it succeeds for a key; asked when this one is quiet
+     */
+    public StoreTask forKeys(int keys, IntPredicate success) {
+        StoreTask task = new StoreTask(keys, deadline);
+        task.onDone(this::cancel);
+        onQuiet(() -> {
+            for (int key = 0; key < keys; key++) {
+                if (success.test(key)) {
+                    task.succeed(key);
+                }
+            }
+            task.end();
+        });
         return task;
     }
 

@@ -52,7 +52,7 @@ class LmTransportTest {
             assertThat(quiet(transport.put(objects, soon())).succeededCount()).isEqualTo(1);
             Reads whole = transport.get(objects, soon());
             assertThat(quiet(whole.task()).succeededCount()).isEqualTo(1);
-            assertThat(whole.found(0).check()).isEqualTo(ObjectCheck.BYTES);
+            assertThat(whole.found().apply(0).check()).isEqualTo(ObjectCheck.BYTES);
 
             damages.arm(new Damage(
                     Kind.CUT, DamagingProxy.lanes("lm").getLast(), REPLY_BYTES + BYTES + REPLY_BYTES + 1, 1));

@@ -180,17 +180,7 @@ public final class FsTransport implements ObjectTransport {
             counters.read(entries.get(i).bytes().byteSize());
             task.succeed(i);
         });
-        return new Reads() {
-            @Override
-            public StoreTask task() {
-                return task;
-            }
-
-            @Override
-            public Found found(int entry) {
-                return found.get(entry);
-            }
-        };
+        return new Reads(task, found::get);
     }
 
     private Found read(Entry entry) throws IOException {

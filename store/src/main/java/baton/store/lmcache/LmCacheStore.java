@@ -471,7 +471,11 @@ public final class LmCacheStore implements BlockStore {
         private void arrived(int key, List<Entry> entries, Reads reads, MemorySegment buffer) {
             boolean right = true;
             for (int worker = 0; right && worker < shares.size(); worker++) {
-                right = isRight(keys.get(key), worker, entries.get(worker), reads.found(worker));
+                right = isRight(
+                        keys.get(key),
+                        worker,
+                        entries.get(worker),
+                        reads.found().apply(worker));
             }
             if (right && !task.isDone()) {
                 Optional<MemorySegment> whole = ranges.whole(key, format.valueBytes());

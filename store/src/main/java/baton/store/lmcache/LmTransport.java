@@ -56,19 +56,10 @@ public record LmTransport(LmClient client) implements ObjectTransport {
             puts.add(new LmClient.Put(
                     entry.key(), ObjectMetadata.read(entry.metadata()).chunk(), List.of(entry.bytes())));
         }
-        StoreTask task = new StoreTask(objects.size(), deadline);
         StoreTask sent = client.put(puts, deadline);
-        task.onDone(sent::cancel);
-        sent.onQuiet(() -> {
-            for (int i = 0; i < object.length; i++) {
-                // An old check beside a new object would make it useless.
-                if (sent.succeeded(object[i]) && (object[i] == 0 || sent.succeeded(object[i] - 1))) {
-                    task.succeed(i);
-                }
-            }
-            task.end();
-        });
-        return task;
+        // An old check beside a new object would make it useless.
+        return sent.forKeys(
+                object.length, i -> sent.succeeded(object[i]) && (object[i] == 0 || sent.succeeded(object[i] - 1)));
     }
 
     @Override
@@ -87,38 +78,24 @@ public record LmTransport(LmClient client) implements ObjectTransport {
             }
         }
         LmClient.Reads reads = client.get(gets, deadline);
-        StoreTask task = new StoreTask(objects.size(), deadline);
-        task.onDone(reads.task()::cancel);
-        reads.task().onQuiet(() -> {
-            for (int i = 0; i < object.length; i++) {
-                Optional<LmClient.Value> value = reads.value(object[i]);
-                // Without its check an object could pass for LMCache's, which has none.
-                boolean isCheckKnown = check[i] < 0 || reads.task().succeeded(check[i]) || reads.isAbsent(check[i]);
-                if (reads.task().succeeded(object[i]) && value.isPresent() && isCheckKnown) {
-                    new ObjectMetadata(value.get().bytes(), value.get().metadata())
-                            .write(objects.get(i).metadata());
-                    task.succeed(i);
-                }
+        StoreTask task = reads.task().forKeys(object.length, i -> {
+            Optional<LmClient.Value> value = reads.value(object[i]);
+            // Without its check an object could pass for LMCache's, which has none.
+            boolean isCheckKnown = check[i] < 0 || reads.task().succeeded(check[i]) || reads.isAbsent(check[i]);
+            boolean whole = reads.task().succeeded(object[i]) && value.isPresent() && isCheckKnown;
+            if (whole) {
+                new ObjectMetadata(value.get().bytes(), value.get().metadata())
+                        .write(objects.get(i).metadata());
             }
-            task.end();
+            return whole;
         });
-        return new Reads() {
-            @Override
-            public StoreTask task() {
-                return task;
-            }
-
-            @Override
-            public Found found(int entry) {
-                int checkBytes = check[entry] >= 0 && reads.task().succeeded(check[entry])
-                        ? reads.value(check[entry]).map(LmClient.Value::bytes).orElse(0)
-                        : 0;
-                return new Found(
-                        ObjectMetadata.BYTES,
-                        reads.value(object[entry]).map(LmClient.Value::bytes).orElse(0),
-                        checkBytes);
-            }
-        };
+        return new Reads(task, i -> {
+            int checkBytes = check[i] >= 0 && reads.task().succeeded(check[i])
+                    ? reads.value(check[i]).map(LmClient.Value::bytes).orElse(0)
+                    : 0;
+            int bytes = reads.value(object[i]).map(LmClient.Value::bytes).orElse(0);
+            return new Found(ObjectMetadata.BYTES, bytes, checkBytes);
+        });
     }
 
     @Override

@@ -5,6 +5,7 @@ import baton.kv.connector.Measurement;
 import baton.store.StoreTask;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.function.IntFunction;
 
 /**
  * Carries objects to and from one remote store, in LMCache's form of it. An operation takes a batch, returns at once, and ends at its
@@ -30,13 +31,13 @@ public interface ObjectTransport extends AutoCloseable {
      */
     record Found(int metadata, long bytes, int check) {}
 
-    /** A read. Its task succeeds for objects that were found. */
-    interface Reads {
-        StoreTask task();
-
-        /** @param entry of those that the task has succeeded for */
-        Found found(int entry);
-    }
+    /**
+     * A read.
+     *
+     * @param task succeeds for objects that were found
+     * @param found by the index of an entry, of those that the task has succeeded for
+     */
+    record Reads(StoreTask task, IntFunction<Found> found) {}
 
     /** Its name in measurements and logs. */
     String name();

@@ -59,29 +59,14 @@ public final class RedisTransport implements ObjectTransport {
     @Override
     public Reads get(List<Entry> objects, Deadline deadline) {
         RedisStrings.Reads reads = strings.get(entries(objects), deadline);
-        StoreTask task = new StoreTask(objects.size(), deadline);
-        task.onDone(reads.task()::cancel);
-        reads.task().onQuiet(() -> {
-            for (int i = 0; i < objects.size(); i++) {
-                if (reads.task().succeeded(i) && reads.bytes(i, 0) >= 0 && reads.bytes(i, 2) >= 0) {
-                    task.succeed(i);
-                }
-            }
-            task.end();
-        });
-        return new Reads() {
-            @Override
-            public StoreTask task() {
-                return task;
-            }
-
-            // Metadata that is empty is not that of an object without.
-            @Override
-            public Found found(int entry) {
-                return new Found(
-                        Math.max(1, reads.bytes(entry, 2)), reads.bytes(entry, 0), Math.max(0, reads.bytes(entry, 1)));
-            }
-        };
+        StoreTask task = reads.task()
+                .forKeys(
+                        objects.size(),
+                        i -> reads.task().succeeded(i) && reads.bytes(i, 0) >= 0 && reads.bytes(i, 2) >= 0);
+        // Metadata that is empty is not that of an object without.
+        return new Reads(
+                task,
+                i -> new Found(Math.max(1, reads.bytes(i, 2)), reads.bytes(i, 0), Math.max(0, reads.bytes(i, 1))));
     }
 
     @Override
