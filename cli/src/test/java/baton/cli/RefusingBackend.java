@@ -43,7 +43,7 @@ final class RefusingBackend {
                 return cache;
             }
 
-            /** As a device's. */
+            // As those of a device.
             public boolean comparesLoaded() {
                 return false;
             }
