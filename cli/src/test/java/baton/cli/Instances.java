@@ -69,7 +69,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
     /**
      * Starts a server of the tiny model on a free port, which does not warm up unless told to; does not wait for it. Options that begin
-     * with {@code -D} or {@code -XX} are its JVM's.
+     * with {@code -D}, {@code -XX} or {@code --class-path=} are its JVM's.
      */
     Instance serve(String name, String... options) throws IOException {
         return serve(name, MODEL, "64M", options);
@@ -306,7 +306,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         private static boolean isOfTheJvm(String argument) {
-            return argument.startsWith("-D") || argument.startsWith("-XX");
+            return argument.startsWith("-D") || argument.startsWith("-XX") || argument.startsWith("--class-path=");
         }
 
         /** The server's URL; waits until it is ready. */

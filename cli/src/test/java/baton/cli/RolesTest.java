@@ -5,13 +5,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
+import baton.cli.PacedBackend.Pace;
+import baton.cli.TimedStream.Gap;
 import baton.testkit.Await;
-import java.io.BufferedReader;
 import java.io.IOException;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
@@ -25,7 +23,6 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
-import java.util.stream.IntStream;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Order;
@@ -44,6 +41,7 @@ class RolesTest {
     private static final String KEY = "an-admin-key";
     private static final int TOKENS = 8;
     private static final int PROMPT = 320;
+    private static final Pace PACE = new Pace(5, 0.05, 0.5);
 
     /** The least time of changes of roles. */
     private static final long SECONDS = Long.getLong("tests.roles_seconds", 6);
@@ -59,7 +57,7 @@ class RolesTest {
     @BeforeAll
     static void start() throws IOException {
         for (int i = 0; i < 4; i++) {
-            FLEET.add(INSTANCES.serveBlocks("instance" + i, "NixlConnector", "kv_both", "--served-model-name", "m"));
+            FLEET.add(INSTANCES.serveBlocks("instance" + i, "NixlConnector", "kv_both", PACE.options()));
         }
     }
 
@@ -168,7 +166,8 @@ class RolesTest {
             Map<String, List<Gap>> gaps = load.takeGaps().stream()
                     .collect(Collectors.groupingBy(gap -> phase(gap, changes), TreeMap::new, Collectors.toList()));
             System.out.printf(
-                    "%d requests at %d a second, %d changes of roles; time between tokens: %s%n",
+                    "%s; %d requests at %d a second, %d changes of roles; time between tokens: %s%n",
+                    PACE,
                     load.asked(),
                     Load.RATE,
                     changes.size(),
@@ -213,9 +212,6 @@ class RolesTest {
         assertThat(router.metric("baton:router_role_decisions_total", "\"decode\""))
                 .isEqualTo(1);
     }
-
-    /** Between two tokens of a stream, the second of which came at a time. */
-    private record Gap(long at, double millis) {}
 
     private static String words(List<Gap> gaps) {
         double[] sorted = gaps.stream().mapToDouble(Gap::millis).sorted().toArray();
@@ -268,28 +264,9 @@ class RolesTest {
         }
 
         private int[] ask(int[] prompt) throws Exception {
-            IntStream.Builder tokens = IntStream.builder();
-            long last = 0;
-            try (BufferedReader lines = new BufferedReader(new InputStreamReader(
-                    router.stream("/v1/completions", Instances.greedy(prompt, TOKENS))
-                            .body(),
-                    StandardCharsets.UTF_8))) {
-                for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                    if (!line.startsWith("data: {")) {
-                        continue;
-                    }
-                    JsonNode ids = Instances.JSON
-                            .readTree(line.substring("data: ".length()))
-                            .at("/choices/0/token_ids");
-                    Arrays.stream(Instances.ints(ids)).forEach(tokens);
-                    long now = System.nanoTime();
-                    if (last > 0) {
-                        gaps.add(new Gap(now, (now - last) / 1e6));
-                    }
-                    last = now;
-                }
-            }
-            return tokens.build().toArray();
+            TimedStream stream = TimedStream.of(router, Instances.greedy(prompt, TOKENS));
+            gaps.addAll(stream.gaps());
+            return stream.tokens();
         }
 
         /** Fails if a request has failed. */
@@ -333,10 +310,10 @@ class RolesTest {
     /** The fleet of which a gap is, and whether a role had changed within a second before. */
     private static String phase(Gap gap, List<Change> changes) {
         return changes.reversed().stream()
-                .filter(change -> gap.at - change.at >= 0)
+                .filter(change -> gap.at() - change.at >= 0)
                 .findFirst()
                 .map(change -> change.fleet
-                        + (gap.at - change.at < TimeUnit.SECONDS.toNanos(1)
+                        + (gap.at() - change.at < TimeUnit.SECONDS.toNanos(1)
                                 ? " within a second of a change"
                                 : " later"))
                 .orElseThrow();
