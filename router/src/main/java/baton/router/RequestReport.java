@@ -8,6 +8,7 @@ import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.metrics.RouterMetrics.PrefillWay;
 import baton.router.policy.LatencyMeasurement;
+import baton.router.role.GoalCounts;
 import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTrace.LegTrace;
 import baton.router.trace.RoutingSpans;
@@ -103,6 +104,7 @@ final class RequestReport {
     void prefillEnded(long sent, int status) {
         record(RouterMetric.PREFILL, sent);
         prefillNanos += ticker.nanos() - sent;
+        to.goals().ifPresent(GoalCounts::prefillEnded);
         trace.answered(RequestTrace.PREFILL, status);
     }
 

@@ -13,6 +13,9 @@ import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.TokenizeResult;
 import baton.router.policy.KvEventSettings;
+import baton.router.policy.LatencyGoals;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import baton.router.policy.RoutingPolicy;
 import baton.router.role.CacheHandover;
 import baton.router.role.GoalCounts;
@@ -151,7 +154,7 @@ record RouterContext(
         HeldBlocks held = tokens.<HeldBlocks>map(PromptTokens::feeds).orElse(HeldBlocks.UNKNOWN);
         return new RouterContext(
                 config,
-                new Routing(flow, config.policy().policy(instances, flow, held), instances, probe, tokens),
+                new Routing(flow, policy(config, settings).policy(instances, flow, held), instances, probe, tokens),
                 new InFlight(running, new BodyMemory(limits.maxBodyBytes()), new BodyWorker(vertx)),
                 new Reporting(
                         metrics,
@@ -172,6 +175,14 @@ record RouterContext(
                         settings.balancesStreams()
                                 ? Optional.of(new StreamBalance(control, instances))
                                 : Optional.empty()));
+    }
+
+    /** Prompts that decode instances compute would delay their tokens, by which the role controller judges how many of these are needed. */
+    private static PolicySettings policy(RouterConfig config, RoleSettings roles) {
+        LocalPrefill local = config.policy().localPrefill();
+        return roles.mode() == RoleSettings.Mode.ON
+                ? config.policy().withLocalPrefill(local.withGoals(LatencyGoals.NONE))
+                : config.policy();
     }
 
     private static PromptTokens tokens(

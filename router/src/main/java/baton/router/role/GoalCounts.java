@@ -9,6 +9,8 @@ import java.util.concurrent.atomic.LongAdder;
 public final class GoalCounts {
     /** First tokens, and gaps, that suffice to judge. */
     private static final int ENOUGH = 5;
+    /** Prefill legs of which the end tells how long a queue takes: an instance that computes long prompts ends few in a window. */
+    private static final int FEWEST_ENDED = 2;
     /** The number of looks after which counts are judged, however few there are. */
     private static final int MOST_LOOKS = 5;
 
@@ -18,6 +20,7 @@ public final class GoalCounts {
     private final LongAdder latePrefill = new LongAdder();
     private final LongAdder lateDecode = new LongAdder();
     private final LongAdder prefillNanos = new LongAdder();
+    private final LongAdder prefillsEnded = new LongAdder();
     private final LongAdder gaps = new LongAdder();
     private final LongAdder longGaps = new LongAdder();
     private final LongAdder gapNanos = new LongAdder();
@@ -47,6 +50,11 @@ public final class GoalCounts {
         }
     }
 
+    /** A prefill leg has ended. */
+    public void prefillEnded() {
+        prefillsEnded.increment();
+    }
+
     /** @param nanos between two events of a stream */
     public void gap(long nanos) {
         gaps.increment();
@@ -56,12 +64,20 @@ public final class GoalCounts {
         }
     }
 
-    /** All counts since they were last returned, or nothing if they are too few to judge. For one thread, at the end of each window. */
-    Optional<StreamTimes> look() {
-        if (++looks < MOST_LOOKS && (firstTokens.sum() < ENOUGH || gaps.sum() < ENOUGH)) {
+    /**
+     * All counts since they were last returned, or nothing if they are too few to judge. For one thread, at the end of each window.
+     *
+     * @param prefills legs under way
+     */
+    Optional<StreamTimes> look(int prefills, Duration window) {
+        boolean isQueue = prefills >= ENOUGH && prefillsEnded.sum() >= FEWEST_ENDED;
+        boolean suffice = (isQueue || firstTokens.sum() >= ENOUGH) && gaps.sum() >= ENOUGH;
+        if (++looks < MOST_LOOKS && !suffice) {
             return Optional.empty();
         }
+        double millis = looks * window.toNanos() / 1e6;
         looks = 0;
+        long ended = prefillsEnded.sumThenReset();
         long first = firstTokens.sumThenReset();
         long between = gaps.sumThenReset();
         return Optional.of(new StreamTimes(
@@ -69,6 +85,7 @@ public final class GoalCounts {
                 latePrefill.sumThenReset(),
                 lateDecode.sumThenReset(),
                 first == 0 ? 0 : prefillNanos.sumThenReset() / 1e6 / first,
+                ended < FEWEST_ENDED ? 0 : prefills * millis / ended,
                 between,
                 longGaps.sumThenReset(),
                 between == 0 ? 0 : gapNanos.sumThenReset() / 1e6 / between));

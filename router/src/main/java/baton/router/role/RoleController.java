@@ -61,7 +61,9 @@ public final class RoleController {
     }
 
     private void look() {
-        counts.look().ifPresent(this::judge);
+        int prefills =
+                instances.prefills().all().stream().mapToInt(Instance::running).sum();
+        counts.look(prefills, settings.window()).ifPresent(this::judge);
     }
 
     private void judge(StreamTimes times) {
@@ -90,7 +92,21 @@ public final class RoleController {
             return;
         }
         switches.change(to, instance.address(), reason)
+                .onSuccess(_ -> {
+                    if (to == Instance.Role.DECODE) {
+                        instances.decodes().find(instance.url()).ifPresent(this::share);
+                    }
+                })
                 .onFailure(failure -> log.warn("{} keeps its role: {}", instance, failure.getMessage()));
+    }
+
+    /** Gaps are too long, so the new decode instance gets its share of the streams that run. */
+    private void share(Instance taker) {
+        List<Instance> others = instances.decodes().usable(List.of(taker), _ -> true);
+        int mean = others.stream().mapToInt(Instance::running).sum() / (others.size() + 1);
+        others.stream()
+                .filter(other -> other.running() > mean)
+                .forEach(other -> other.giveStreams(taker, other.running() - mean));
     }
 
     /** Registered instances name their role themselves. One that failed in the role needs an operator. */

@@ -22,14 +22,18 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
 
     /** Windows in which a change must be wanted. */
     static final int WINDOWS = 2;
-    /** The same for the opposite of the last change. */
+    /** The same for the opposite of the last change, unless that is old and most is missed: then the load has turned. */
     static final int WINDOWS_BACK = 5;
+    /** Windows after which a change is old. */
+    static final int OLD = 30;
     /** Windows after a change in which its effect is awaited. */
-    static final int REST = 2;
+    static final int REST = 1;
     /** Windows after which the last change counts no more. */
     static final int MEMORY = 150;
     /** The share of first tokens or gaps over their goal that is tolerated. */
     static final double TOLERATED = 0.1;
+    /** The share that is most of them. */
+    static final double MOST = 0.5;
 
     private static final int FEWEST = 5;
 
@@ -68,7 +72,9 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
                     new RolePlan(Optional.empty(), 0, 0, remembered, since + 1), Optional.empty(), want.reason);
         }
         int same = want.role.equals(wanted) ? streak + 1 : 1;
-        int needed = remembered.isPresent() && !remembered.equals(want.role) ? WINDOWS_BACK : WINDOWS;
+        boolean isBack = remembered.isPresent() && !remembered.equals(want.role);
+        boolean hasTurned = since >= OLD && Math.max(missedByPrefill(times, goals), times.missedByDecode()) > MOST;
+        int needed = isBack && !hasTurned ? WINDOWS_BACK : WINDOWS;
         if (same < needed) {
             return new Decision(
                     new RolePlan(want.role, same, 0, remembered, since + 1),
@@ -80,15 +86,21 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
 
     private record Want(Optional<Instance.Role> role, String reason) {}
 
+    /** Where the prompts under way take longer than the goal, all that follow will be late, before the first one is. */
+    private static double missedByPrefill(StreamTimes times, LatencyGoals goals) {
+        return times.queuedMillis() > millis(goals.ttft()) ? 1 : times.missedByPrefill();
+    }
+
     private static Want want(StreamTimes times, int prefills, int decodes, LatencyGoals goals) {
-        double prefill = times.missedByPrefill();
+        double prefill = missedByPrefill(times, goals);
         double decode = times.missedByDecode();
         String facts = String.format(
                 Locale.ROOT,
-                "prefill makes %.0f %% of first tokens late, decode misses %.0f %%; prefill legs take %.1f ms, gaps %.1f ms",
-                100 * prefill,
+                "prefill makes %.0f %% of first tokens late, decode misses %.0f %%; prefill legs take %.1f ms, the next one about %.1f ms, gaps %.1f ms",
+                100 * times.missedByPrefill(),
                 100 * decode,
                 times.prefillMillis(),
+                times.queuedMillis(),
                 times.gapMillis());
         if (prefill <= TOLERATED && decode <= TOLERATED) {
             return new Want(Optional.empty(), facts + ": the goals are kept");

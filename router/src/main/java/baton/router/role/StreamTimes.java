@@ -7,6 +7,7 @@ package baton.router.role;
  * @param latePrefill first tokens that were late by prefill
  * @param lateDecode first tokens that were late by decode
  * @param prefillMillis mean time of a prefill leg
+ * @param queuedMillis in which those under way end, at the rate of the window: about what the next one takes; 0 if too few have ended
  * @param gaps times between two events of a stream
  * @param longGaps those over the goal
  * @param gapMillis their mean
@@ -16,6 +17,7 @@ record StreamTimes(
         long latePrefill,
         long lateDecode,
         double prefillMillis,
+        double queuedMillis,
         long gaps,
         long longGaps,
         double gapMillis) {

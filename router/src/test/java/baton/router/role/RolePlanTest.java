@@ -19,23 +19,26 @@ class RolePlanTest {
     @CsvSource(
             delimiter = '|',
             value = {
-                // first tokens, late by prefill, late by decode, prefill ms, gaps, long gaps, gap ms, prefills, decodes
-                "100 |  5 |  5 |  300 | 900 |  20 | 12 | 2 | 2 | stay    | the goals are kept",
-                "100 | 40 |  0 | 1500 | 900 |  20 | 12 | 2 | 2 | prefill | one more prefill instance is wanted",
-                "100 | 40 |  0 | 1500 | 900 |  20 | 12 | 3 | 1 | stay    | there is only one decode instance",
-                "100 | 40 |  0 | 1500 | 900 |  20 | 18 | 2 | 2 | stay    | 36.0 ms are expected there, over the goal of 30.0 ms",
-                "100 |  0 |  0 |  300 | 900 | 500 | 40 | 2 | 2 | decode  | one more decode instance is wanted",
-                "100 |  0 | 60 |  300 | 900 |   0 | 12 | 2 | 2 | decode  | one more decode instance is wanted",
-                "100 |  0 |  0 |  700 | 900 | 500 | 40 | 2 | 2 | stay    | 1400.0 ms are expected there, over the goal of 1000.0 ms",
-                "100 |  0 |  0 |  300 | 900 | 500 | 40 | 1 | 3 | stay    | there is only one prefill instance",
-                "100 | 40 |  0 | 1500 | 900 | 500 | 40 | 2 | 2 | stay    | no change of roles helps",
-                "  2 |  2 |  0 | 1500 |   0 |   0 |  0 | 2 | 2 | stay    | too few streams",
+                // first tokens, late by prefill, late by decode, prefill ms, queued ms, gaps, long gaps, gap ms,
+                // prefills, decodes
+                "100 |  5 |  5 |  300 |    0 | 900 |  20 | 12 | 2 | 2 | stay    | the goals are kept",
+                "100 | 40 |  0 | 1500 |    0 | 900 |  20 | 12 | 2 | 2 | prefill | one more prefill instance is wanted",
+                "100 | 40 |  0 | 1500 |    0 | 900 |  20 | 12 | 3 | 1 | stay    | there is only one decode instance",
+                "100 | 40 |  0 | 1500 |    0 | 900 |  20 | 18 | 2 | 2 | stay    | 36.0 ms are expected there, over the goal of 30.0 ms",
+                "100 |  0 |  0 |  300 |    0 | 900 | 500 | 40 | 2 | 2 | decode  | one more decode instance is wanted",
+                "100 |  0 | 60 |  300 |    0 | 900 |   0 | 12 | 2 | 2 | decode  | one more decode instance is wanted",
+                "100 |  0 |  0 |  700 |    0 | 900 | 500 | 40 | 2 | 2 | stay    | 1400.0 ms are expected there, over the goal of 1000.0 ms",
+                "100 |  0 |  0 |  300 |    0 | 900 | 500 | 40 | 1 | 3 | stay    | there is only one prefill instance",
+                "100 | 40 |  0 | 1500 |    0 | 900 | 500 | 40 | 2 | 2 | stay    | no change of roles helps",
+                "100 |  0 |  0 |  800 | 1100 | 900 |  20 | 12 | 2 | 2 | prefill | one more prefill instance is wanted",
+                "  2 |  2 |  0 | 1500 |    0 |   0 |   0 |  0 | 2 | 2 | stay    | too few streams",
             })
     void theHalfThatMissesItsGoalGetsAnInstanceThatTheOtherCanSpare(
             long first,
             long latePrefill,
             long lateDecode,
             double prefillMillis,
+            double queuedMillis,
             long gaps,
             long longGaps,
             double gapMillis,
@@ -43,7 +46,8 @@ class RolePlanTest {
             int decodes,
             String change,
             String reason) {
-        StreamTimes times = new StreamTimes(first, latePrefill, lateDecode, prefillMillis, gaps, longGaps, gapMillis);
+        StreamTimes times =
+                new StreamTimes(first, latePrefill, lateDecode, prefillMillis, queuedMillis, gaps, longGaps, gapMillis);
         RolePlan.Decision decision = RolePlan.START.next(times, prefills, decodes, GOALS);
         if (!change.equals("stay")) {
             assertThat(decision.change()).isEmpty();
@@ -54,18 +58,27 @@ class RolePlanTest {
         assertThat(decision.reason()).contains(reason);
     }
 
-    @Test
-    void aChangeBackNeedsMoreWindowsAndEachChangeARest() {
-        StreamTimes prompts = new StreamTimes(100, 40, 0, 1500, 900, 20, 12);
-        StreamTimes answers = new StreamTimes(100, 0, 0, 300, 900, 500, 40);
+    @ParameterizedTest
+    @CsvSource({
+        // windows in which the goals are kept, long gaps of 900, windows until the change back
+        "  0, 500, 6",
+        " 29, 400, 5",
+        " 29, 500, 2",
+        "150, 400, 2",
+    })
+    void aChangeBackNeedsMoreWindowsUnlessTheLoadHasTurned(int kept, long longGaps, int until) {
+        StreamTimes prompts = new StreamTimes(100, 40, 0, 1500, 0, 900, 20, 12);
+        StreamTimes good = new StreamTimes(100, 0, 0, 300, 0, 900, 20, 12);
+        StreamTimes answers = new StreamTimes(100, 0, 0, 300, 0, 900, longGaps, 40);
         RolePlan plan = RolePlan.START;
-        StringBuilder course = new StringBuilder();
-        for (int window = 0; window < 12; window++) {
-            RolePlan.Decision decision = plan.next(window < 2 ? prompts : answers, 2, 2, GOALS);
+        StringBuilder changes = new StringBuilder();
+        for (int window = 0; window < 2 + kept + until; window++) {
+            RolePlan.Decision decision =
+                    plan.next(window < 2 ? prompts : window < 2 + kept ? good : answers, 2, 2, GOALS);
             plan = decision.next();
-            course.append(decision.change().map(role -> role.label().charAt(0)).orElse('.'));
+            changes.append(decision.change().map(role -> role.label().charAt(0)).orElse('.'));
         }
-        assertThat(course).hasToString(".p......d...");
+        assertThat(changes).hasToString(".p" + ".".repeat(kept + until - 1) + "d");
     }
 
     /** A fleet of four with queues and batches as flows; times in seconds, one window after the other. */
@@ -101,6 +114,7 @@ class RolePlanTest {
                 double jitter = Math.exp(0.1 * random.nextGaussian());
                 long legNanos = (long) (leg * jitter * 1e9);
                 for (int i = 0; i < Math.round(prefilled); i++) {
+                    counts.prefillEnded();
                     counts.firstToken(legNanos + (long) (gap * 1e9), legNanos);
                 }
                 for (int i = 0; i < Math.min(20, running); i++) {
@@ -117,7 +131,7 @@ class RolePlanTest {
         int judged = 0;
         for (int i = 0; i < windows; i++) {
             fleet.window(load[0], load[1], (int) load[2]);
-            Optional<StreamTimes> times = fleet.counts.look();
+            Optional<StreamTimes> times = fleet.counts.look((int) fleet.queued, Duration.ofSeconds(1));
             if (times.isEmpty()) {
                 continue;
             }
