@@ -84,7 +84,7 @@ public record KvServerBench(Path redis, JavaCommand baton, Options options) {
     }
 
     /** @throws IOException if a server does not start or something fails in between */
-    public void run(ObjectNode json) throws IOException {
+    public void run(ObjectNode json) throws IOException, InterruptedException {
         StoreFormat format =
                 format("00", LAYOUT, Math.toIntExact(Math.max(1, options.valueBytes / LAYOUT.blockBytes())));
         long memory = 4L * options.values * format.valueBytes() + (256L << 20);
@@ -127,9 +127,6 @@ public record KvServerBench(Path redis, JavaCommand baton, Options options) {
                     }
                 }
             }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted", e);
         }
     }
 

@@ -76,7 +76,7 @@ public final class NeighbourBench {
      *
      * @throws IOException if the checkpoint cannot be read
      */
-    public void run(Path model, ObjectNode json) throws IOException {
+    public void run(Path model, ObjectNode json) throws IOException, InterruptedException {
         json.put("threads", threads).put("processors", Runtime.getRuntime().availableProcessors());
         ArrayNode pairs = json.putArray("pairs");
         try (Instance one = new Instance(model);
@@ -99,7 +99,7 @@ public final class NeighbourBench {
         }
     }
 
-    private <T> T await(Future<T> future) throws IOException {
+    private <T> T await(Future<T> future) throws IOException, InterruptedException {
         try {
             return future.get(END.plus(each).toNanos(), TimeUnit.NANOSECONDS);
         } catch (ExecutionException e) {
@@ -109,9 +109,6 @@ public final class NeighbourBench {
             throw new IllegalStateException(e.getCause());
         } catch (TimeoutException e) {
             throw new IOException("an instance has not answered within " + END.plus(each), e);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted", e);
         }
     }
 
@@ -121,7 +118,7 @@ public final class NeighbourBench {
                 Thread.ofPlatform().daemon().name("neighbour").factory());
         private final ModelRunner runner;
 
-        Instance(Path model) throws IOException {
+        Instance(Path model) throws IOException, InterruptedException {
             try {
                 runner = await(thread.submit(() -> {
                     try (Checkpoint checkpoint = Checkpoint.open(model)) {
@@ -136,7 +133,7 @@ public final class NeighbourBench {
                                 positions);
                     }
                 }));
-            } catch (IOException | RuntimeException e) {
+            } catch (IOException | InterruptedException | RuntimeException e) {
                 thread.shutdown();
                 throw e;
             }

@@ -125,7 +125,7 @@ public record RouterBench(
      * @param baton runs Baton, for the router's process
      * @throws IOException if a process does not start or ends, or an answer does not come
      */
-    public void run(JavaCommand baton, ObjectNode json) throws IOException {
+    public void run(JavaCommand baton, ObjectNode json) throws IOException, InterruptedException {
         Vertx vertx = Vertx.vertx();
         List<OtherProgram> proxies = new ArrayList<>();
         try (ProcessGroup processes = ProcessGroup.create();
@@ -183,9 +183,6 @@ public record RouterBench(
             KeptConnections wide = client(vertx, streams);
             Ask streamed = (request, count, millis) -> answer(wide, port, request, count, millis);
             measure(vertx, targets, routed, streamed, router.process().pid(), json);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted", e);
         } finally {
             proxies.forEach(OtherProgram::close);
         }

@@ -25,7 +25,7 @@ record UcxPerftest(Path program) {
      * @param port a free one, for the two processes to meet at
      * @throws IOException if it does not run, or its output is not as expected
      */
-    double get(long bytes, int port) throws IOException {
+    double get(long bytes, int port) throws IOException, InterruptedException {
         String at = String.valueOf(port);
         long times = Math.clamp(ENOUGH_BYTES / bytes, 2, 50);
         Process server = start(List.of(program.toString(), "-p", at));
@@ -65,9 +65,6 @@ record UcxPerftest(Path program) {
                 }
                 LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(REFUSED_PAUSE_MILLIS));
             }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted", e);
         } finally {
             server.destroyForcibly();
         }

@@ -3,7 +3,6 @@ package baton.bench;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -16,7 +15,7 @@ class NeighbourBenchTest {
     private static final Path TINY_LEDGER = Path.of(System.getProperty("baton.root", ".."), "models", "tiny-ledger");
 
     @Test
-    void measuresEachPairOfLoads() throws IOException {
+    void measuresEachPairOfLoads() throws Exception {
         List<String> progress = new ArrayList<>();
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         new NeighbourBench(1, Duration.ofMillis(1), progress::add).run(TINY_LEDGER, json);
