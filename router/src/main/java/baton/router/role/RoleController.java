@@ -76,17 +76,21 @@ public final class RoleController {
         String label = decision.change().map(Instance.Role::label).orElse("stay");
         metrics.count(RouterMetric.ROLE_DECISIONS, label);
         last = Optional.of(new Look(label, decision.reason(), times.goodput()));
-        decision.change().ifPresent(to -> change(to, decision.reason()));
+        decision.change().ifPresent(to -> change(to, decision.count(), decision.reason()));
     }
 
-    private void change(Instance.Role to, String reason) {
-        Optional<Instance> chosen = instances.of(to.other()).usable(List.of(), each -> isAble(each, to)).stream()
-                .min(Comparator.comparingInt(Instance::running));
+    private void change(Instance.Role to, int count, String reason) {
+        List<Instance> chosen = instances.of(to.other()).usable(List.of(), each -> isAble(each, to)).stream()
+                .sorted(Comparator.comparingInt(Instance::running))
+                .limit(count)
+                .toList();
         if (chosen.isEmpty()) {
             log.info("no {} instance can change its role: {}", to.other().label(), reason);
-            return;
         }
-        Instance instance = chosen.get();
+        chosen.forEach(each -> change(to, each, reason));
+    }
+
+    private void change(Instance.Role to, Instance instance, String reason) {
         if (settings.mode() == RoleSettings.Mode.DRY_RUN) {
             log.info("dry run: {} would become a {} instance: {}", instance, to.label(), reason);
             return;

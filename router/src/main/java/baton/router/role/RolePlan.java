@@ -40,10 +40,15 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
     /**
      * The result of a window.
      *
-     * @param change the role that an instance is to take; empty if all stay as they are
+     * @param change the role that instances are to take; empty if all stay as they are
+     * @param count of these instances
      * @param reason in words
      */
-    record Decision(RolePlan next, Optional<Instance.Role> change, String reason) {}
+    record Decision(RolePlan next, Optional<Instance.Role> change, int count, String reason) {
+        private static Decision stay(RolePlan next, String reason) {
+            return new Decision(next, Optional.empty(), 0, reason);
+        }
+    }
 
     /**
      * Takes the next window.
@@ -55,36 +60,34 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
     Decision next(StreamTimes times, int prefills, int decodes, LatencyGoals goals) {
         Optional<Instance.Role> remembered = since < MEMORY ? last : Optional.empty();
         if (rest > 0) {
-            return new Decision(
+            return Decision.stay(
                     new RolePlan(Optional.empty(), 0, rest - 1, remembered, since + 1),
-                    Optional.empty(),
                     "the effect of the last change is awaited");
         }
         if (times.firstTokens() < FEWEST && times.gaps() < FEWEST) {
-            return new Decision(
-                    new RolePlan(wanted, streak, 0, remembered, since + 1),
-                    Optional.empty(),
-                    "too few streams to judge");
+            return Decision.stay(new RolePlan(wanted, streak, 0, remembered, since + 1), "too few streams to judge");
         }
         Want want = want(times, prefills, decodes, goals);
         if (want.role.isEmpty()) {
-            return new Decision(
-                    new RolePlan(Optional.empty(), 0, 0, remembered, since + 1), Optional.empty(), want.reason);
+            return Decision.stay(new RolePlan(Optional.empty(), 0, 0, remembered, since + 1), want.reason);
         }
         int same = want.role.equals(wanted) ? streak + 1 : 1;
         boolean isBack = remembered.isPresent() && !remembered.equals(want.role);
         boolean hasTurned = since >= OLD && Math.max(missedByPrefill(times, goals), times.missedByDecode()) > MOST;
         int needed = isBack && !hasTurned ? WINDOWS_BACK : WINDOWS;
         if (same < needed) {
-            return new Decision(
+            return Decision.stay(
                     new RolePlan(want.role, same, 0, remembered, since + 1),
-                    Optional.empty(),
                     want.reason + "; so in " + same + " of " + needed + " windows");
         }
-        return new Decision(new RolePlan(Optional.empty(), 0, REST, want.role, 0), want.role, want.reason);
+        return new Decision(new RolePlan(Optional.empty(), 0, REST, want.role, 0), want.role, want.count, want.reason);
     }
 
-    private record Want(Optional<Instance.Role> role, String reason) {}
+    private record Want(Optional<Instance.Role> role, int count, String reason) {
+        private static Want none(String reason) {
+            return new Want(Optional.empty(), 0, reason);
+        }
+    }
 
     /** Where the prompts under way take longer than the goal, all that follow will be late, before the first one is. */
     private static double missedByPrefill(StreamTimes times, LatencyGoals goals) {
@@ -103,33 +106,45 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
                 times.queuedMillis(),
                 times.gapMillis());
         if (prefill <= TOLERATED && decode <= TOLERATED) {
-            return new Want(Optional.empty(), facts + ": the goals are kept");
+            return Want.none(facts + ": the goals are kept");
         }
         if (prefill > TOLERATED && decode > TOLERATED) {
-            return new Want(Optional.empty(), facts + ": both halves miss their goals, no change of roles helps");
+            return Want.none(facts + ": both halves miss their goals, no change of roles helps");
         }
         Instance.Role to = prefill > TOLERATED ? Instance.Role.PREFILL : Instance.Role.DECODE;
         int givers = to == Instance.Role.PREFILL ? decodes : prefills;
         if (givers < 2) {
-            return new Want(
-                    Optional.empty(),
-                    facts + ": there is only one " + to.other().label() + " instance");
+            return Want.none(facts + ": there is only one " + to.other().label() + " instance");
         }
         double time = to == Instance.Role.PREFILL ? times.gapMillis() : times.prefillMillis();
         double goal = millis(to == Instance.Role.PREFILL ? goals.itl() : goals.ttft());
         double expected = time * givers / (givers - 1);
         if (expected > goal) {
-            return new Want(
-                    Optional.empty(),
-                    String.format(
-                            Locale.ROOT,
-                            "%s: with a %s instance less, %.1f ms are expected there, over the goal of %.1f ms",
-                            facts,
-                            to.other().label(),
-                            expected,
-                            goal));
+            return Want.none(String.format(
+                    Locale.ROOT,
+                    "%s: with a %s instance less, %.1f ms are expected there, over the goal of %.1f ms",
+                    facts,
+                    to.other().label(),
+                    expected,
+                    goal));
         }
-        return new Want(Optional.of(to), facts + ": one more " + to.label() + " instance is wanted");
+        int wanted = to == Instance.Role.PREFILL ? wantedByQueue(times, prefills, goals) : 1;
+        int spare = Math.clamp((int) (givers * (1 - time / goal)), 1, givers - 1);
+        int count = Math.min(wanted, spare);
+        return new Want(
+                Optional.of(to),
+                count,
+                "%s: %s more %s %s"
+                        .formatted(
+                                facts,
+                                count == 1 ? "one" : count,
+                                to.label(),
+                                count == 1 ? "instance is wanted" : "instances are wanted"));
+    }
+
+    /** The instances with which the prompts under way would take no longer than the goal. */
+    private static int wantedByQueue(StreamTimes times, int prefills, LatencyGoals goals) {
+        return Math.max(1, (int) Math.ceil(prefills * (times.queuedMillis() / millis(goals.ttft()) - 1)));
     }
 
     private static double millis(Optional<Duration> goal) {

@@ -31,6 +31,11 @@ class RolePlanTest {
                 "100 |  0 |  0 |  300 |    0 | 900 | 500 | 40 | 1 | 3 | stay    | there is only one prefill instance",
                 "100 | 40 |  0 | 1500 |    0 | 900 | 500 | 40 | 2 | 2 | stay    | no change of roles helps",
                 "100 |  0 |  0 |  800 | 1100 | 900 |  20 | 12 | 2 | 2 | prefill | one more prefill instance is wanted",
+                "100 |  0 |  0 |  800 | 1100 | 900 |  20 |  9 | 1 | 3 | prefill | one more prefill instance is wanted",
+                "100 |  0 |  0 |  800 | 2100 | 900 |  20 |  9 | 1 | 3 | prefill | 2 more prefill instances are wanted",
+                "100 |  0 |  0 |  800 | 9000 | 900 |  20 |  9 | 1 | 3 | prefill | 2 more prefill instances are wanted",
+                "100 |  0 |  0 |  800 | 2100 | 900 |  20 | 12 | 1 | 3 | prefill | one more prefill instance is wanted",
+                "100 |  0 |  0 |  800 | 9000 |   0 |   0 |  0 | 1 | 3 | prefill | 2 more prefill instances are wanted",
                 "  2 |  2 |  0 | 1500 |    0 |   0 |   0 |  0 | 2 | 2 | stay    | too few streams",
             })
     void theHalfThatMissesItsGoalGetsAnInstanceThatTheOtherCanSpare(
@@ -140,7 +145,8 @@ class RolePlanTest {
             plan.ifPresent(each -> {
                 RolePlan.Decision decision = each[0].next(times.get(), fleet.prefills, 4 - fleet.prefills, GOALS);
                 each[0] = decision.next();
-                decision.change().ifPresent(to -> fleet.prefills += to == Role.PREFILL ? 1 : -1);
+                decision.change()
+                        .ifPresent(to -> fleet.prefills += to == Role.PREFILL ? decision.count() : -decision.count());
             });
         }
         return sum / judged;
