@@ -3,17 +3,23 @@ package baton.router;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.flow.ContentKeyedFlow;
+import baton.router.policy.LatencyGoals;
+import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
 import baton.testkit.Await;
+import io.vertx.core.Vertx;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
+import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.BiConsumer;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -40,6 +46,11 @@ class RoleSwitchTest {
 
     /** With two prefill instances and one decode instance. */
     private Router router(Duration proof) {
+        return router(
+                PolicySettings.DEFAULT, new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5), false));
+    }
+
+    private Router router(PolicySettings policy, RoleSettings roles) {
         return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
@@ -49,13 +60,9 @@ class RoleSwitchTest {
                 Optional.empty(),
                 RouterFixture.LIMITS,
                 Optional.empty(),
-                PolicySettings.DEFAULT,
+                policy,
                 false,
-                new RouterConfig.Sources(
-                        Discovery.Settings.NONE,
-                        Optional.of(KEY),
-                        new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5), false),
-                        Optional.of("own-key"))));
+                new RouterConfig.Sources(Discovery.Settings.NONE, Optional.of(KEY), roles, Optional.of("own-key"))));
     }
 
     /** Answers of {@code /v1/pd_role}, and of all other paths. */
@@ -224,6 +231,45 @@ class RoleSwitchTest {
         assertThat(fixture.metric(
                         router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"leaving\"}"))
                 .isEqualTo(1);
+    }
+
+    @Test
+    void theControllerDecidesNothingWhileAChangeIsUnderWay() throws Exception {
+        Queue<HttpServerResponse> asked = new ConcurrentLinkedQueue<>();
+        for (FakeInstance each : List.of(prefill, other)) {
+            each.behaviour = roles((_, response) -> asked.add(response), FakeInstance.json(200, RouterFixture.ANSWER));
+        }
+        decode.behaviour = (_, response) -> {
+            FakeInstance.events(response, FIRST);
+            Vertx.currentContext().owner().setTimer(5, _ -> response.end(FIRST + "data: [DONE]\n\n"));
+        };
+        LatencyGoals goals = new LatencyGoals(Optional.of(Duration.ofMinutes(1)), Optional.of(Duration.ofNanos(1000)));
+        Router router = router(
+                PolicySettings.DEFAULT.withLocalPrefill(LocalPrefill.NEVER.withGoals(goals)),
+                new RoleSettings(RouterFixture.SOON, RoleSettings.Mode.ON, Duration.ofMillis(20), false));
+        Await.until("an instance is asked", RouterFixture.SOON, () -> {
+            streams(router);
+            return !asked.isEmpty();
+        });
+        // Many windows, within the deadline of the question.
+        long end = System.nanoTime() + Duration.ofSeconds(1).toNanos();
+        while (System.nanoTime() < end) {
+            streams(router);
+        }
+        assertThat(asked).hasSize(1);
+        asked.element().end("{\"role\":\"decode\"}");
+        fixture.awaitMetric(router, "baton:router_role_decisions_total{decision=\"decode\"}", 1);
+    }
+
+    /** Enough to be judged by. */
+    private void streams(Router router) throws Exception {
+        List<CompletableFuture<HttpResponse<String>>> answers = Stream.generate(
+                        () -> fixture.postAndGoOn(router, "{\"prompt\":\"hello\",\"stream\":true}"))
+                .limit(20)
+                .toList();
+        for (CompletableFuture<HttpResponse<String>> answer : answers) {
+            assertThat(RouterFixture.result(answer).body()).endsWith("data: [DONE]\n\n");
+        }
     }
 
     @Test

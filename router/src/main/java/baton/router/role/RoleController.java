@@ -5,6 +5,7 @@ import baton.router.metrics.RouterMetrics;
 import baton.router.policy.LatencyGoals;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Instances;
+import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import java.util.Comparator;
 import java.util.List;
@@ -31,6 +32,9 @@ public final class RoleController {
     private final GoalCounts counts;
     private final RouterMetrics metrics;
     private RolePlan plan = RolePlan.START;
+    /** Complete when no change that this controller began is under way. */
+    private Future<?> changes = Future.succeededFuture();
+
     private volatile Optional<Look> last = Optional.empty();
 
     /** @param goals both are set */
@@ -63,7 +67,11 @@ public final class RoleController {
     private void look() {
         int prefills =
                 instances.prefills().all().stream().mapToInt(Instance::running).sum();
-        counts.look(prefills, settings.window()).ifPresent(this::judge);
+        Optional<StreamTimes> times = counts.look(prefills, settings.window());
+        // Until then an instance counts in its former role, and one more would be chosen.
+        if (changes.isComplete()) {
+            times.ifPresent(this::judge);
+        }
     }
 
     private void judge(StreamTimes times) {
@@ -87,15 +95,16 @@ public final class RoleController {
         if (chosen.isEmpty()) {
             log.info("no {} instance can change its role: {}", to.other().label(), reason);
         }
-        chosen.forEach(each -> change(to, each, reason));
+        changes = Future.join(
+                chosen.stream().map(each -> change(to, each, reason)).toList());
     }
 
-    private void change(Instance.Role to, Instance instance, String reason) {
+    private Future<Boolean> change(Instance.Role to, Instance instance, String reason) {
         if (settings.mode() == RoleSettings.Mode.DRY_RUN) {
             log.info("dry run: {} would become a {} instance: {}", instance, to.label(), reason);
-            return;
+            return Future.succeededFuture(false);
         }
-        switches.change(to, instance.address(), reason)
+        return switches.change(to, instance.address(), reason)
                 .onSuccess(_ -> {
                     if (to == Instance.Role.DECODE) {
                         instances.decodes().find(instance.url()).ifPresent(this::share);
