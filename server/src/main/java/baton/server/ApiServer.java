@@ -514,11 +514,10 @@ public final class ApiServer implements AutoCloseable {
                                 ResponseStream.requireContinuable(request);
                                 return Map.entry(id, request);
                             } catch (RuntimeException e) {
-                                if (ApiException.of(e).status() == 503 && !exchange.clientLeft()) {
-                                    // Another instance may still be tried.
-                                    throw e;
+                                // After a 503 another instance may still be tried.
+                                if (ApiException.of(e).status() != 503 || exchange.clientLeft()) {
+                                    refused(api, id, RequestFields.readableKvTransferParams(fields));
                                 }
-                                refused(api, id, RequestFields.readableKvTransferParams(fields));
                                 throw e;
                             }
                         },
