@@ -193,12 +193,11 @@ final class ArcPolicy implements EvictionPolicy {
             return false;
         }
         for (int ghost = 0; ghost < ghosts(slots); ghost++) {
-            int list = ghostLists.listOf(ghost);
-            if (list == NodeLists.NONE || list != UNUSED && ghosts.find(ghosts.key(ghost)) != ghost) {
+            if (ghostLists.listOf(ghost) != UNUSED && ghosts.find(ghosts.key(ghost)) != ghost) {
                 return false;
             }
         }
-        return true;
+        return ghosts.size() == ghostLists.size(B1) + ghostLists.size(B2);
     }
 
     @Override

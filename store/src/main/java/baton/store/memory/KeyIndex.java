@@ -10,7 +10,8 @@ import java.util.List;
  * are digests, so a part of one is its hash.
  *
  * <p>One thread changes it at a time. {@link #find} may run beside a change: it ends then, and finds nothing or a node, the key of which may
- * change before it returns. Numbers that no node has, as a damaged file may hold, are passed over.
+ * change before it returns. Numbers that no node has, as a damaged file may hold, are passed over; a change that cannot be made because
+ * of such damage ends with an {@link IndexOutOfBoundsException}.
  */
 final class KeyIndex {
     static final int NONE = -1;
@@ -98,6 +99,15 @@ final class KeyIndex {
                 records.get(LONG, at + 24));
     }
 
+    /** The number of entries. */
+    int size() {
+        int size = 0;
+        for (int place = 0; place <= mask; place++) {
+            size += at(place) != 0 ? 1 : 0;
+        }
+        return size;
+    }
+
     /** Gives a node that is not in the index its key, and adds it. */
     void add(int node, BlockHash key) {
         long at = node * recordBytes;
@@ -111,7 +121,10 @@ final class KeyIndex {
     /** Adds a node by the key that it has. */
     void add(int node) {
         int place = home(node);
-        while (at(place) != 0) {
+        for (int i = 0; at(place) != 0; i++) {
+            if (i == mask) {
+                throw new IndexOutOfBoundsException("no place is left for node " + node + " in the index");
+            }
             place = place + 1 & mask;
         }
         put(place, node + 1);
@@ -120,14 +133,15 @@ final class KeyIndex {
     /** Removes a node; its key is still there. */
     void remove(int node) {
         int gap = home(node);
-        while (at(gap) != node + 1) {
-            if (at(gap) == 0) {
-                throw new IllegalStateException("node " + node + " is not in the index");
+        for (int i = 0; at(gap) != node + 1; i++) {
+            if (at(gap) == 0 || i == mask) {
+                throw new IndexOutOfBoundsException("node " + node + " is not in the index");
             }
             gap = gap + 1 & mask;
         }
+        int removed = gap;
         // The entries that follow move up, unless one would be before its home.
-        for (int place = gap + 1 & mask; at(place) != 0; place = place + 1 & mask) {
+        for (int place = gap + 1 & mask; at(place) != 0 && place != removed; place = place + 1 & mask) {
             int home = home(at(place) - 1);
             if ((place - home & mask) >= (place - gap & mask)) {
                 put(gap, at(place));

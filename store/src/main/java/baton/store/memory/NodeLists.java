@@ -14,10 +14,12 @@ final class NodeLists {
     private final MemorySegment lists;
     private final MemorySegment nodes;
     private final int count;
+    private final int nodeCount;
 
     /** @param memory of {@link #bytes} */
     NodeLists(MemorySegment memory, int nodes, int lists) {
         this.count = lists;
+        this.nodeCount = nodes;
         this.lists = memory.asSlice(0, lists * ENTRY);
         this.nodes = memory.asSlice(lists * ENTRY, nodes * ENTRY);
     }
@@ -37,11 +39,12 @@ final class NodeLists {
     }
 
     /**
-     * Whether nodes that follow each other agree, and each list has as many as it says.
+     * Whether nodes that follow each other agree, each list has as many as it says, and each node is in a list.
      *
      * @throws IndexOutOfBoundsException if a number is not one of a node, which says the same
      */
     boolean isConsistent() {
+        int inLists = 0;
         for (int list = 0; list < count; list++) {
             int size = 0;
             int previous = NONE;
@@ -54,8 +57,9 @@ final class NodeLists {
             if (size != size(list) || lists.get(INT, list * ENTRY + Integer.BYTES) != previous) {
                 return false;
             }
+            inLists += size;
         }
-        return true;
+        return inLists == nodeCount;
     }
 
     int size(int list) {

@@ -12,6 +12,9 @@ import java.util.Arrays;
 import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.function.IntPredicate;
+import java.util.stream.IntStream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -103,16 +106,16 @@ final class SlotCache {
                 return false;
             }
             long count = changes();
+            // Attached processes change slots' words meanwhile, but make none free or evicted without the lock.
+            boolean isBroken = isOdd(count) || !isConsistent();
             CHANGES.setVolatile(changes, 0L, count | 1);
-            long alive = slab.alive();
-            boolean isBroken = isOdd(count) || alive == ownPin && !isConsistent();
             if (isBroken) {
                 if (!slab.isNew()) {
-                    LOG.warn("the index of the shared store was left incomplete: it is made anew");
+                    LOG.warn("the index of the shared store was left incomplete, or is damaged: it is made anew");
                 }
                 repair();
             }
-            reap(alive & ~ownPin);
+            reap(slab.alive() & ~ownPin);
             finish(true);
             return true;
         }
@@ -125,14 +128,15 @@ final class SlotCache {
                 return false;
             }
             for (int slot = 0; slot < table.slots(); slot++) {
-                boolean isFree = SlotTable.state(table.word(slot)) == SlotTable.FREE;
-                if (lists.listOf(slot) == NodeLists.NONE
+                int state = SlotTable.state(table.word(slot));
+                boolean isFree = state == SlotTable.FREE;
+                if (state == SlotTable.EVICTING
                         || isFree != (lists.listOf(slot) == EvictionPolicy.FREE)
                         || !isFree && index.find(index.key(slot)) != slot) {
                     return false;
                 }
             }
-            return true;
+            return index.size() == used();
         } catch (IndexOutOfBoundsException _) {
             return false;
         }
@@ -318,10 +322,24 @@ final class SlotCache {
             free = List.copyOf(aborted);
             aborted.clear();
         }
-        for (int each : slots) {
-            apply(each);
+        try {
+            for (int each : slots) {
+                apply(each);
+            }
+            free.forEach(this::free);
+        } catch (IndexOutOfBoundsException e) {
+            mend(e, free.stream().mapToInt(Integer::intValue).toArray());
         }
-        free.forEach(this::free);
+    }
+
+    /** Makes index and lists anew that were damaged after {@link #attach}; dropped slots become free, negative numbers are passed over. */
+    private void mend(IndexOutOfBoundsException damage, int... dropped) {
+        if (!slab.isShared()) {
+            throw damage;
+        }
+        LOG.warn("the index of the shared store is damaged: it is made anew", damage);
+        IntStream.of(dropped).filter(slot -> slot >= 0).forEach(this::setFree);
+        repair();
     }
 
     private void apply(int slot) {
@@ -390,9 +408,13 @@ final class SlotCache {
         }
     }
 
+    private void setFree(int slot) {
+        table.setWord(slot, SlotTable.renewed(SlotTable.FREE, table.word(slot)));
+    }
+
     /** Frees a slot that this thread has, in state {@link SlotTable#FILLING} or {@link SlotTable#EVICTING}. */
     private void free(int slot) {
-        table.setWord(slot, SlotTable.renewed(SlotTable.FREE, table.word(slot)));
+        setFree(slot);
         index.remove(slot);
         policy.remove(slot);
         lists.addLast(EvictionPolicy.FREE, slot);
@@ -405,10 +427,14 @@ final class SlotCache {
                 Arrays.fill(slots, NONE);
                 return false;
             }
-            boolean reserved;
+            boolean reserved = false;
             boolean isWhole = false;
             try {
                 reserved = reserveLocked(keys, slots);
+                isWhole = true;
+            } catch (IndexOutOfBoundsException e) {
+                mend(e, slots);
+                Arrays.fill(slots, NONE);
                 isWhole = true;
             } finally {
                 finish(isWhole);
@@ -450,11 +476,14 @@ final class SlotCache {
         for (int i = keys.size() - 1; i >= 0; i--) {
             if (slots[i] == WANTED) {
                 int slot = lists.removeFirst(EvictionPolicy.FREE);
+                if (SlotTable.state(table.word(slot)) != SlotTable.FREE) {
+                    throw new IndexOutOfBoundsException("slot " + slot + " in the list of free slots has a value");
+                }
+                slots[i] = slot;
                 table.setFiller(slot, slab.place());
                 table.setWord(slot, SlotTable.renewed(SlotTable.FILLING, table.word(slot)));
                 index.add(slot, keys.get(i));
                 policy.insert(slot);
-                slots[i] = slot;
             }
         }
         synchronized (this) {
@@ -484,16 +513,20 @@ final class SlotCache {
 
     @GuardedBy("lock")
     private boolean makeRoom(int wanted) {
-        int missing = wanted - lists.size(EvictionPolicy.FREE);
+        int missing = wanted - freeSlots();
         if (missing > 0 && !evict(missing)) {
             if (!slab.isShared()) {
                 return false;
             }
             reap(slab.alive());
-            missing = wanted - lists.size(EvictionPolicy.FREE);
+            missing = wanted - freeSlots();
             return missing <= 0 || evict(missing);
         }
         return true;
+    }
+
+    private int freeSlots() {
+        return Objects.checkIndex(lists.size(EvictionPolicy.FREE), table.slots() + 1);
     }
 
     /** Evicts so many, or none. */
@@ -505,7 +538,11 @@ final class SlotCache {
         int[] selected = victims;
         int[] lastAsked = asked;
         int current = reservation;
-        int found = policy.select(count, slot -> lastAsked[slot] != current && take(slot), selected);
+        // A list that is damaged may have no end.
+        int[] tries = new int[1];
+        IntPredicate canGo = slot ->
+                Objects.checkIndex(tries[0]++, lastAsked.length) >= 0 && lastAsked[slot] != current && take(slot);
+        int found = policy.select(count, canGo, selected);
         if (found < count) {
             for (int i = 0; i < found; i++) {
                 table.setWord(selected[i], SlotTable.in(SlotTable.PRESENT, table.word(selected[i])));
@@ -519,7 +556,7 @@ final class SlotCache {
                 keys.add(index.key(slot));
             }
             policy.evict(slot);
-            table.setWord(slot, SlotTable.renewed(SlotTable.FREE, table.word(slot)));
+            setFree(slot);
             index.remove(slot);
             lists.addLast(EvictionPolicy.FREE, slot);
         }
@@ -587,9 +624,12 @@ final class SlotCache {
             boolean isWhole = false;
             try {
                 if (index.isKey(slot, key) && take(slot)) {
-                    free(slot);
                     record.add(List.of(key), false);
+                    free(slot);
                 }
+                isWhole = true;
+            } catch (IndexOutOfBoundsException e) {
+                mend(e);
                 isWhole = true;
             } finally {
                 finish(isWhole);
@@ -605,6 +645,8 @@ final class SlotCache {
             }
             boolean isWhole = false;
             try {
+                // Index and lists may be damaged, and dead processes have pins.
+                repair();
                 List<BlockHash> removed = new ArrayList<>();
                 for (int slot = 0; slot < table.slots(); slot++) {
                     if (take(slot)) {
@@ -626,7 +668,11 @@ final class SlotCache {
     void detach() {
         synchronized (lock) {
             if (slab.isShared() && begin()) {
-                reap(slab.alive() & ~ownPin);
+                try {
+                    reap(slab.alive() & ~ownPin);
+                } catch (IndexOutOfBoundsException e) {
+                    mend(e);
+                }
                 finish(true);
             }
         }

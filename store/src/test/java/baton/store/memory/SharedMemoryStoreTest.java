@@ -35,6 +35,13 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** Stores on the same memory, as those of several processes are: each has opened its file itself. */
 class SharedMemoryStoreTest {
     private static final int SLOTS = 8;
+    /** The first part of the tables; a damaged record may say that a living process has pinned the slot. */
+    private static final int RECORD_BYTES = (int) (Geometry.ALIGNMENT + SLOTS * SlotTable.RECORD);
+
+    /** Of damages; more with {@code -Dtests.damages}. */
+    private static final int ROUNDS = Integer.getInteger("tests.damages", 60);
+
+    private static final long SEED = Long.getLong("tests.damages.seed", 9);
 
     @TempDir
     private Path directory;
@@ -178,17 +185,12 @@ class SharedMemoryStoreTest {
     @ParameterizedTest
     @EnumSource
     void aFileWithDamagedTablesOrValuesGivesNoWrongValues(Eviction eviction) throws IOException {
-        Random random = new Random(9);
-        for (int i = 0; i < 60; i++) {
+        Random random = new Random(SEED);
+        for (int i = 0; i < ROUNDS; i++) {
             HostMemoryStore store = open(eviction, SLOTS);
             SharedValues.put(store, keys(0, 7));
             store.close();
-            int at = 4096 + random.nextInt(i % 2 == 0 ? 1500 : (int) Files.size(file()) - 5000);
-            byte[] garbage = new byte[random.nextInt(1, 200)];
-            random.nextBytes(garbage);
-            try (FileChannel channel = FileChannel.open(file(), StandardOpenOption.WRITE)) {
-                channel.write(ByteBuffer.wrap(garbage), at);
-            }
+            damage(random, 0, i % 2 == 0 ? 1500 : (int) Files.size(file()) - 5000);
             HostMemoryStore again = open(eviction, SLOTS);
             SharedValues.requireRight(again, keys(0, 7), SharedValues.ANY);
             assertThat(again.reset()).isTrue();
@@ -196,6 +198,74 @@ class SharedMemoryStoreTest {
             SharedValues.requireRight(again, keys(20, 20 + SLOTS), SLOTS);
             assertThat(again.reset()).isTrue();
             again.close();
+        }
+    }
+
+    /** A child process between its fork and its exec also counts as attached: it has the locks of a store that its parent closed. */
+    @ParameterizedTest
+    @EnumSource
+    void damagedTablesAreFoundWhileAnotherProcessIsAttached(Eviction eviction) throws IOException {
+        Random random = new Random(SEED);
+        HostMemoryStore attached = open(eviction, SLOTS);
+        for (int i = 0; i < ROUNDS; i++) {
+            SharedValues.put(attached, keys(0, 7));
+            damage(random, RECORD_BYTES, tableBytes(eviction));
+            HostMemoryStore opened = open(eviction, SLOTS);
+            SharedValues.requireRight(opened, keys(0, 7), SharedValues.ANY);
+            assertThat(opened.reset()).isTrue();
+            SharedValues.put(opened, keys(20, 20 + SLOTS));
+            SharedValues.requireRight(attached, keys(20, 20 + SLOTS), SLOTS);
+            assertThat(attached.reset()).isTrue();
+            opened.close();
+        }
+    }
+
+    /** The operation that finds the damage may fail; none throws, none ends without a result, and the next process has all slots. */
+    @ParameterizedTest
+    @EnumSource
+    void tablesDamagedInUseAreMadeAnew(Eviction eviction) throws IOException {
+        Random random = new Random(SEED);
+        for (int i = 0; i < ROUNDS; i++) {
+            HostMemoryStore store = open(eviction, SLOTS);
+            SharedValues.put(store, keys(0, 7));
+            SharedValues.requireRight(store, keys(0, 4), 4);
+            if (i % 2 == 0) {
+                int[] aborted = new int[1];
+                assertThat(store.reserve(keys(7, 8), aborted)).isTrue();
+                damage(random, RECORD_BYTES, tableBytes(eviction));
+                store.abort(aborted[0]);
+            } else {
+                damage(random, 0, tableBytes(eviction));
+            }
+            SharedValues.requireRight(store, keys(0, 7), SharedValues.ANY);
+            SharedValues.put(store, keys(5, 12));
+            SharedValues.requireRight(store, keys(0, 12), SharedValues.ANY);
+            store.drop(keys(3, 9));
+            SharedValues.put(store, keys(10, 10 + SLOTS));
+            var unused = store.reset();
+            store.close();
+            HostMemoryStore again = open(eviction, SLOTS);
+            SharedValues.requireRight(again, keys(0, 20), SharedValues.ANY);
+            assertThat(again.reset()).isTrue();
+            SharedValues.put(again, keys(20, 20 + SLOTS));
+            SharedValues.requireRight(again, keys(20, 20 + SLOTS), SLOTS);
+            assertThat(again.reset()).isTrue();
+            again.close();
+        }
+    }
+
+    private static int tableBytes(Eviction eviction) {
+        return (int) Geometry.of(SharedValues.FORMAT, SLOTS * SharedValues.FORMAT.valueBytes(), eviction)
+                .tableBytes();
+    }
+
+    /** Overwrites up to 200 bytes that begin in a part of the file behind its header. */
+    private void damage(Random random, int from, int to) throws IOException {
+        int at = 4096 + random.nextInt(from, to);
+        byte[] garbage = new byte[random.nextInt(1, 200)];
+        random.nextBytes(garbage);
+        try (FileChannel channel = FileChannel.open(file(), StandardOpenOption.WRITE)) {
+            channel.write(ByteBuffer.wrap(garbage), at);
         }
     }
 
