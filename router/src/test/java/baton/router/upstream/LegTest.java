@@ -30,7 +30,7 @@ class LegTest {
     @Test
     void aLegLeavesAHungInstanceAlthoughAProbeIsAnsweredJustThen() throws Exception {
         Vertx vertx = Vertx.vertx();
-        try (ServerSocket silent = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))) {
+        try (ServerSocket silent = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             Instance instance =
                     new Instance(Instance.Role.DECODE, URI.create("http://127.0.0.1:" + silent.getLocalPort()));
             instance.markDown("GET /health: no answer");
