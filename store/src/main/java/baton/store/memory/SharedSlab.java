@@ -307,6 +307,8 @@ final class SharedSlab implements Slab {
     @Override
     public void close() {
         arena.close();
+        // Closing does not free the lock while a child process between its fork and its exec has the file open.
+        file.unlock(place);
         file.close();
     }
 }
