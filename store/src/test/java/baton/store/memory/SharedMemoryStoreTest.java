@@ -242,7 +242,7 @@ class SharedMemoryStoreTest {
             SharedValues.requireRight(store, keys(0, 12), SharedValues.ANY);
             store.drop(keys(3, 9));
             SharedValues.put(store, keys(10, 10 + SLOTS));
-            var unused = store.reset();
+            boolean _ = store.reset();
             store.close();
             HostMemoryStore again = open(eviction, SLOTS);
             SharedValues.requireRight(again, keys(0, 20), SharedValues.ANY);
