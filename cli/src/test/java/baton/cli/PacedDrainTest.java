@@ -70,7 +70,7 @@ class PacedDrainTest {
         return INSTANCES.serveBlocks(
                 name,
                 model,
-                Long.toString(sequences * (PROMPT + TOKENS + 64) * bytesOfAToken),
+                Long.toString(bytesOfAToken * sequences * (PROMPT + TOKENS + 64)),
                 "NixlConnector",
                 "kv_both",
                 all.toArray(String[]::new));
