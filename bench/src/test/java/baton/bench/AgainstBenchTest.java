@@ -276,7 +276,8 @@ class AgainstBenchTest {
                                 .asInt())
                         .isEqualTo(1);
                 assertThat(leftOut(report))
-                        .anyMatch(line -> line.contains("has not answered within") && line.endsWith("counts"))
+                        .anyMatch(line ->
+                                line.contains("has not answered within") && line.endsWith("earlier measurements count"))
                         .anyMatch(line -> line.contains("decode batch 8"));
             } finally {
                 end.countDown();
